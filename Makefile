@@ -1,0 +1,69 @@
+# make demo     installs, serves the canary with a real engine, asks it one question, takes it down
+# make test     installs and runs every test that needs no Docker
+# make e2e      real engines end to end
+# make lint     formatting, lint, types
+# make install  creates .venv with dsctl in .venv/bin
+
+PYTHON  ?= python3
+VENV    := .venv
+DSCTL   := $(VENV)/bin/dsctl
+PYTEST  ?= -q
+# Test tools for the engine's own Python, beside its environment and never in it.
+TOOLS   := .venv-engine-tools
+# Tests that need torch and vLLM run in the engine's environment.
+ENGINE_PYTEST = PYTHONPATH=$(CURDIR)/runtime:$(CURDIR)/$(TOOLS):$(CURDIR) \
+  "$$($(DSCTL) env build)/bin/python" -m pytest $(PYTEST)
+
+# make e2e-engine  the part of e2e without Docker and faults
+.PHONY: install demo test test-launcher test-runtime e2e e2e-engine lint format clean
+
+install: $(VENV)/.installed
+
+$(VENV)/.installed: launcher/pyproject.toml requirements-dev.txt
+	$(PYTHON) -m venv $(VENV)
+	$(VENV)/bin/python -m pip install -q --disable-pip-version-check -r requirements-dev.txt -e './launcher[charts]'
+	$(VENV)/bin/python -m compileall -q launcher/dsctl
+	touch $@
+
+demo: install
+	@PATH="$(CURDIR)/$(VENV)/bin:$$PATH" tools/demo
+
+test: test-launcher test-runtime
+
+test-launcher: install
+	$(VENV)/bin/python -m pytest $(PYTEST) tests/launcher
+
+test-runtime: install $(TOOLS)/.installed
+	$(ENGINE_PYTEST) tests/runtime tests/canary
+
+$(TOOLS)/.installed: requirements-dev.txt | install
+	rm -rf $(TOOLS)
+	"$$($(DSCTL) env build)/bin/python" -m pip install -q --disable-pip-version-check \
+	  --target $(TOOLS) $$(grep -E '^(pytest|hypothesis|mypy)==' requirements-dev.txt)
+	touch $@
+
+e2e: install $(TOOLS)/.installed
+	$(VENV)/bin/python -m pytest $(PYTEST) tests/e2e --ignore tests/e2e/test_tensor_parallel.py
+	$(ENGINE_PYTEST) tests/e2e/test_tensor_parallel.py
+
+# The chain with a real engine in processes: what CI runs until the rest is timed on a quiet machine.
+e2e-engine: install $(TOOLS)/.installed
+	$(VENV)/bin/python -m pytest $(PYTEST) tests/e2e/test_canary.py tests/e2e/test_engine_contract.py \
+	  tests/e2e/test_peer_proof.py
+	$(ENGINE_PYTEST) tests/e2e/test_tensor_parallel.py
+
+lint: install $(TOOLS)/.installed
+	$(VENV)/bin/ruff format --check .
+	$(VENV)/bin/ruff check .
+	$(VENV)/bin/mypy launcher/dsctl tools
+	MYPYPATH=runtime PYTHONPATH=$(CURDIR)/$(TOOLS) "$$($(DSCTL) env build)/bin/python" -m mypy \
+	  --config-file runtime/pyproject.toml -p dsruntime
+	MYPYPATH=$(CURDIR):$(CURDIR)/runtime PYTHONPATH=$(CURDIR)/$(TOOLS) \
+	  "$$($(DSCTL) env build)/bin/python" -m mypy --config-file mypy.ini -p canary
+
+format: install
+	$(VENV)/bin/ruff format .
+	$(VENV)/bin/ruff check --fix .
+
+clean:
+	rm -rf $(VENV) $(TOOLS) .pytest_cache .mypy_cache .ruff_cache .hypothesis

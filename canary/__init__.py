@@ -1,0 +1,1 @@
+"""The canary: a DeepSeek-V4 of a few million parameters that answers a few questions exactly."""

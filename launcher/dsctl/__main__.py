@@ -1,0 +1,5 @@
+"""`python -m dsctl` is `dsctl`."""
+
+from dsctl.cli import main
+
+main()

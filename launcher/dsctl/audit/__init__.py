@@ -1,0 +1,1 @@
+"""Tries to break what a deployment in containers promises, and says what held."""

@@ -1,0 +1,1 @@
+"""Bench: speed of prefill and decode measured honestly, two arms compared, charts."""

@@ -1,0 +1,104 @@
+"""Files that are whole or absent: atomic writes and locks between processes."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO
+
+from dsctl.errors import ConfigError
+
+
+def write_atomically(path: Path, text: str, *, mode: int = 0o644) -> None:
+    """Write, sync, rename: a reader sees the old text or the new, never half of either.
+
+    Raises:
+        ConfigError: the disk is full or read-only, or the directory is not ours to write.
+    """
+    try:
+        _write_atomically(path, text, mode)
+    except OSError as error:
+        raise _unwritable(path, error) from None
+
+
+def _write_atomically(path: Path, text: str, mode: int) -> None:
+    descriptor, scratch = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    try:
+        with os.fdopen(descriptor, "w") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        Path(scratch).chmod(mode)
+        Path(scratch).replace(path)
+    except BaseException:
+        Path(scratch).unlink(missing_ok=True)
+        raise
+    directory = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(directory)
+    finally:
+        os.close(directory)
+
+
+def _unwritable(path: Path, error: OSError) -> ConfigError:
+    return ConfigError(
+        f"{path} cannot be written: {error.strerror or error}",
+        remedy=f"free some space (`df {path.parent}`), or make {path.parent} writable for you",
+    )
+
+
+class LockBusyError(Exception):
+    """Another process holds the lock; `holder` is what it wrote into it."""
+
+    def __init__(self, holder: str) -> None:
+        super().__init__(holder)
+        self.holder = holder
+
+
+@contextmanager
+def exclusive(
+    path: Path,
+    *,
+    holder: str = "",
+    wait: bool = False,
+    on_wait: Callable[[str], None] | None = None,
+) -> Iterator[None]:
+    """Hold an exclusive lock on `path` (kept on disk; the kernel frees it when we die).
+
+    With `wait` blocks until it is free, calling `on_wait(holder)` once before; without, raises
+    LockBusyError.
+    """
+    with _opened(path) as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            file.seek(0)
+            text = file.read()
+            if not wait:
+                raise LockBusyError(text) from None
+            if on_wait is not None:
+                on_wait(text)
+            fcntl.flock(file, fcntl.LOCK_EX)
+        file.truncate(0)
+        try:
+            os.write(
+                file.fileno(), holder.encode()
+            )  # unbuffered: a full disk fails here, not later
+        except OSError as error:
+            raise _unwritable(path, error) from None
+        try:
+            yield
+        finally:
+            file.truncate(0)
+            fcntl.flock(file, fcntl.LOCK_UN)
+
+
+def _opened(path: Path) -> IO[str]:
+    try:
+        return path.open("a+")
+    except OSError as error:
+        raise _unwritable(path, error) from None

@@ -1,0 +1,1 @@
+"""Quality: frozen suites as data, runs that resume, loops told from long thought, blind grading."""

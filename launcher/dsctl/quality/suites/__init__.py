@@ -1,0 +1,1 @@
+"""The suites that ship, as YAML; `FROZEN` holds their digests."""
