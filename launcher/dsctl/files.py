@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 import tempfile
@@ -46,9 +47,20 @@ def _write_atomically(path: Path, text: str, mode: int) -> None:
 
 def _unwritable(path: Path, error: OSError) -> ConfigError:
     return ConfigError(
-        f"{path} cannot be written: {error.strerror or error}",
-        remedy=f"free some space (`df {path.parent}`), or make {path.parent} writable for you",
+        f"{path} cannot be written: {error.strerror or error}", remedy=_remedy(path.parent, error)
     )
+
+
+def _remedy(directory: Path, error: OSError) -> str:
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return f"free some space (`df {directory}`)"
+    if error.errno in (errno.ENOENT, errno.ENOTDIR):
+        return f"make the directory first: `mkdir -p {directory}`"
+    if error.errno == errno.EISDIR:
+        return "name a file, not a directory"
+    if error.errno == errno.EROFS:
+        return f"{directory} lies on a file system mounted read-only; choose another place"
+    return f"make {directory} writable for you (`ls -ld {directory}`)"
 
 
 class LockBusyError(Exception):

@@ -10,6 +10,8 @@ from __future__ import annotations
 import hashlib
 import re
 import secrets
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -101,8 +103,7 @@ class KeyFile:
 
     def ensure(self) -> tuple[ApiKey, bool]:
         """The key that dsctl itself uses, and whether it was made just now."""
-        self.path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        with exclusive(self._lock, wait=True):
+        with self._alone():
             known = self.first()
             if known is not None:
                 return known, False
@@ -117,8 +118,7 @@ class KeyFile:
             ConfigError: a bad name or key, or one that is there already.
         """
         made = ApiKey(checked_name(name), checked_secret(secret) if secret else new_secret())
-        self.path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        with exclusive(self._lock, wait=True):
+        with self._alone():
             keys = self.read()
             if name in (key.name for key in keys):
                 raise ConfigError(
@@ -137,7 +137,7 @@ class KeyFile:
             ConfigError: there is none of that name.
             NotGoodError: it is the last one.
         """
-        with exclusive(self._lock, wait=True):
+        with self._alone():
             keys = self.read()
             gone = next((key for key in keys if key.name == name), None)
             if gone is None:
@@ -151,9 +151,11 @@ class KeyFile:
             self._write(tuple(key for key in keys if key is not gone))
         return gone
 
-    @property
-    def _lock(self) -> Path:
-        return self.path.with_name(f".{self.path.name}.lock")
+    @contextmanager
+    def _alone(self) -> Iterator[None]:
+        self.path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        with exclusive(self.path.with_name(f".{self.path.name}.lock"), wait=True):
+            yield
 
     def _write(self, keys: tuple[ApiKey, ...]) -> None:
         text = "".join(f"{key.name} {key.secret}\n" for key in keys)

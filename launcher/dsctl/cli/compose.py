@@ -31,8 +31,9 @@ def compose(
     from dsctl.cli.up import parse_overrides
     from dsctl.compose.portable import portable_deck
     from dsctl.compose.render import render
-    from dsctl.errors import ConfigError
+    from dsctl.errors import ConfigError, NotGoodError
     from dsctl.files import write_atomically
+    from dsctl.model.profile import Status
     from dsctl.planning.catalog import load_profile
 
     if profile == "auto":
@@ -41,6 +42,11 @@ def compose(
             remedy="`dsctl plan --profile auto` names the one for this machine",
         )
     chosen = load_profile(profile, parse_overrides(set_ or []))
+    if chosen.status is Status.UNSUPPORTED:
+        raise NotGoodError(
+            f"profile {chosen.id} is unsupported: {chosen.status_reason}",
+            remedy="choose another: `dsctl profiles list`",
+        )
     text = render(_resolved(chosen) if resolve else portable_deck(chosen))
     if output is None:
         typer.echo(text, nl=False)

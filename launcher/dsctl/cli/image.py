@@ -17,7 +17,6 @@ if TYPE_CHECKING:
 app = typer.Typer(help="Container images: build ours without a network, judge somebody else's.")
 app.command()(vet)
 
-_HEADINGS = ("image", "built", "size", "vLLM", "torch", "runtime", "kernels", "lock", "base")
 
 
 class Which(StrEnum):
@@ -139,33 +138,21 @@ def _print_table(images: list[ImageRef], current: set[str]) -> None:
     from rich.console import Console
     from rich.table import Table
 
+    from dsctl.image.names import LABEL
     from dsctl.progress import human_bytes
 
     table = Table(box=None, pad_edge=False)
-    for heading in (
-        "image",
-        "built",
-        "size",
-        "vLLM",
-        "torch",
-        "runtime",
-        "kernels",
-        "lock",
-        "base",
-    ):
-        table.add_column(heading, overflow="fold")
+    for heading in ("image", "built", "size", "vLLM", "runtime", "lock"):
+        table.add_column(heading, overflow="fold", no_wrap=heading in ("built", "size"))
     for image in images:
         has = image.labels
         table.add_row(
             image.tag + (" *" if image.tag in current else ""),
             image.created[:16].replace("T", " "),
             human_bytes(image.size_bytes),
-            has.get("dsctl.vllm", "-"),
-            has.get("dsctl.torch", "-"),
-            has.get("dsctl.runtime", "-"),
-            has.get("dsctl.kernels", "-"),
-            has.get("dsctl.digest.lock", has.get("dsctl.digest.debian", ""))[:12],
-            has.get("dsctl.base", "-").replace("sha256:", "")[:40],
+            has.get(f"{LABEL}vllm", "-"),
+            has.get(f"{LABEL}runtime", "-"),
+            has.get(f"{LABEL}digest.lock", has.get(f"{LABEL}digest.debian", ""))[:8],
         )
     Console().print(table)
-    typer.echo("* what this dsctl runs")
+    typer.echo("* what this dsctl runs; --format json has torch, kernels, base and every digest")

@@ -140,6 +140,7 @@ def _follow(state: object, tail: int | None) -> None:
 def _print_status(now: DeploymentStatus) -> None:
     import time
 
+    from dsctl.model.event import Phase
     from dsctl.progress import human_bytes, human_seconds
 
     if now.profile is None:
@@ -148,7 +149,8 @@ def _print_status(now: DeploymentStatus) -> None:
     since = f" for {human_seconds(time.time() - now.since)}" if now.since else ""
     typer.echo(f"{now.profile}: {now.phase}{since}")
     typer.echo(f"  engine    {now.engine}" + (f", pid {now.pid}" if now.pid else ""))
-    typer.echo(f"  endpoint  {now.endpoint}")
+    if now.phase is not Phase.STOPPED:
+        typer.echo(f"  endpoint  {now.endpoint}")
     typer.echo(f"  model     {now.model}")
     for name, amount in now.memory.items():
         shown = human_bytes(amount) if name.endswith("_bytes") else str(amount)

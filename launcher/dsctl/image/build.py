@@ -23,6 +23,20 @@ if TYPE_CHECKING:
 _STAGES: dict[Target, str] = {"cpu": "engine-cpu", "cuda": "engine-cuda", "gateway": "gateway"}
 
 
+def check_can_build(base: str | None) -> None:
+    """What needs no wheels, known at once: an engine, a builder, the base.
+
+    Raises:
+        DsctlError: one of them is missing.
+    """
+    buildkit_program()
+    client = connect()
+    try:
+        find_base(client, _named(base))
+    finally:
+        client.close()
+
+
 def build(
     made: Recipe,
     wheelhouse: Path,
@@ -40,7 +54,7 @@ def build(
     address = docker_address()
     client = connect(address, timeout_s=600)
     try:
-        found = find_base(client, base or os.environ.get(VARIABLE) or DEFAULT)
+        found = find_base(client, _named(base))
         _refuse_without_room(client, made)
         report(Progress("checking every wheel's sha256"))
         wheels = checked_wheels(made, wheelhouse)
@@ -84,6 +98,10 @@ def labels(made: Recipe, base: Base) -> dict[str, str]:
         f"{standard}version": made.inputs.digest[:12],
         f"{standard}licenses": "Apache-2.0",
     }
+
+
+def _named(base: str | None) -> str:
+    return base or os.environ.get(VARIABLE) or DEFAULT
 
 
 def _arguments(made: Recipe, base: str, own: dict[str, str], *, again: bool) -> list[str]:

@@ -11,7 +11,7 @@ from dsctl.engine.docker_client import connect, told
 from dsctl.engine.pip_errors import WHEELHOUSE_VARIABLE
 from dsctl.errors import DsctlError
 from dsctl.files import exclusive
-from dsctl.image.build import build
+from dsctl.image.build import build, check_can_build
 from dsctl.image.names import LABEL, TARGETS, ImageRef, Target, inputs_of
 from dsctl.image.recipe import Recipe, fetch, recipe
 from dsctl.paths import Paths, make_writable, user_paths
@@ -76,8 +76,9 @@ def ensure_image(
     make_writable(where.cache, "cache")
     lock_file = where.cache / f".image-{target}.lock"
 
-    def waiting(_: str) -> None:
-        report(Progress(f"waiting for another dsctl that is building {made.inputs.name}"))
+    def waiting(holder: str) -> None:
+        by = f" (pid {holder})" if holder else ""
+        report(Progress(f"waiting for another dsctl{by} that is building {made.inputs.name}"))
 
     with exclusive(lock_file, holder=str(os.getpid()), wait=True, on_wait=waiting):
         found = None if again else _find(made.inputs.name)
@@ -106,7 +107,7 @@ def _make(
     offline: bool,
     again: bool,
 ) -> ImageRef:
-    connect().close()  # before a long fetch: no engine, no build
+    check_can_build(base)  # before a long fetch
     if not offline:
         fetch(made, wheelhouse, report)
     before = _find(made.inputs.name)

@@ -219,19 +219,28 @@ class Window(Value):
         values = ((s.t, read(s)) for s in self.samples)
         return [(t, v) for t, v in values if v is not None]
 
-    def rate(self, read: Callable[[Sample], float | None]) -> float | None:
-        """Growth per second of a counter from its first to its last known value.
+    def gain(self, read: Callable[[Sample], float | None]) -> float | None:
+        """Growth of a counter from its first to its last known value.
 
         None with fewer than two readings; a counter that began anew (fell) counts from there.
         """
+        points = self._risen(read)
+        return points[-1][1] - points[0][1] if len(points) > 1 else None
+
+    def rate(self, read: Callable[[Sample], float | None]) -> float | None:
+        """`gain` per second; None where no time passed between the readings."""
+        points = self._risen(read)
+        if len(points) < 2 or points[-1][0] <= points[0][0]:
+            return None
+        return (points[-1][1] - points[0][1]) / (points[-1][0] - points[0][0])
+
+    def _risen(self, read: Callable[[Sample], float | None]) -> list[tuple[float, float]]:
+        """The series of a counter since it last fell."""
         points = self.series(read)
         start = next(
             (i for i in range(len(points) - 1, 0, -1) if points[i][1] < points[i - 1][1]), 0
         )
-        points = points[start:]
-        if len(points) < 2 or points[-1][0] <= points[0][0]:
-            return None
-        return (points[-1][1] - points[0][1]) / (points[-1][0] - points[0][0])
+        return points[start:]
 
 
 class Level(StrEnum):

@@ -14,6 +14,7 @@ from dsctl.planning.catalog import load_profile, profile_names
 from dsctl.planning.machine import Machine
 from dsctl.planning.plan import make_plan
 from dsctl.planning.quality import quality_of
+from dsctl.planning.startable import lack_of
 
 Planner = Callable[[Profile], Plan]
 
@@ -59,8 +60,9 @@ def rank_on(machine: Machine, profiles: Iterable[Profile]) -> list[Candidate]:
 
 
 def eligible(profile: Profile, plan: Plan) -> bool:
-    """Whether `auto` may take it: it fits, and it is ours to run."""
-    return plan.fits and profile.status in (Status.SUPPORTED, Status.EXPERIMENTAL)
+    """Whether `auto` may take it: it fits, it is ours to run, and it can be started."""
+    ours = profile.status in (Status.SUPPORTED, Status.EXPERIMENTAL)
+    return plan.fits and ours and lack_of(profile) is None
 
 
 def rank(plans: list[tuple[Profile, Plan]]) -> list[Candidate]:
@@ -97,6 +99,9 @@ def _why(profile: Profile, plan: Plan, winner: tuple[Profile, Plan]) -> str:
         return plan.reasons[0] if plan.reasons else "does not fit"
     if profile.status is Status.EXTERNAL:
         return "a third-party image: only by name, and only after `dsctl image vet`"
+    lack = lack_of(profile)
+    if lack is not None:
+        return f"cannot be started: {lack.why}"
     if quality_of(profile).grade < quality_of(best).grade:
         return f"fits, but {quality_of(profile).text}"
     if plan.verdict is Verdict.TIGHT and best_plan.verdict is Verdict.FITS:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 from dsctl.model.profile import Profile, Status
 
@@ -16,23 +17,30 @@ class Lack:
     remedy: str
 
 
+#: What our plugin refuses on a GPU, whose steps cannot be repeated yet (`dsruntime.kernels.possible`),
+#: by knob: the value that asks for it, None for any.
+_CPU_ONLY: dict[str, Any] = {
+    "experts": "w2-cache",
+    "mapped_layers": None,
+    "gate_threshold": None,
+    "prefill_policy": "ensure",
+}
+
+
 def lack_of(profile: Profile) -> Lack | None:
     """What keeps `dsctl up` from starting the profile on any machine; None where nothing does."""
-    plan = f"`dsctl plan --profile {profile.id}` and `dsctl profiles show {profile.id}` work"
     if profile.status is Status.UNSUPPORTED:
         return Lack("unsupported", profile.status_reason, "choose another: `dsctl profiles list`")
-    experts = profile.value("experts", "native")
-    on_cpu = profile.hardware.device == "cpu"
-    if experts != "native" and not on_cpu:
-        return Lack(
-            "no 2-bit tiers yet",
-            "its 2-bit experts need tiers that this version's engine plugin has on the CPU only",
-            plan,
-        )
-    if not on_cpu:
-        return Lack(
-            "CPU engines only yet",
-            "this version of dsctl starts engines on the CPU only",
-            f"{plan}; the command shown there can be run by hand",
-        )
+    if profile.hardware.device == "cpu":
+        return None
+    for knob, refused in _CPU_ONLY.items():
+        value = profile.value(knob)
+        if value not in (None, "") and refused in (None, value):
+            return Lack(
+                f"{knob}: CPU only yet",
+                f"{knob}={value} needs steps that can be repeated, which the engine plugin cannot "
+                "do on a GPU yet",
+                f"`dsctl plan --profile {profile.id}` works; on one card `single96-resident` does "
+                "without",
+            )
     return None

@@ -22,7 +22,7 @@ def refuse_what_cannot_start(profile: Profile) -> None:
     """A profile that this dsctl cannot start says why, once its checks and plan have been told.
 
     Raises:
-        NotGoodError: unsupported, external, or in need of parts that are not built yet.
+        NotGoodError: unsupported, or in need of parts that are not built yet.
     """
     from dsctl.planning.startable import lack_of
 

@@ -18,10 +18,12 @@ from dsctl.compose.portable import portable_deck
 from dsctl.compose.render import document, render
 from dsctl.compose.spec import Deck
 from dsctl.engine.docker_request import host_arguments
+from dsctl.errors import NotGoodError
+from dsctl.model.profile import Status
 from dsctl.planning.catalog import load_profile, profile_names
 
 ROOT = Path(__file__).resolve().parents[3]
-PROFILES = profile_names()
+PROFILES = [n for n in profile_names() if load_profile(n).status is not Status.UNSUPPORTED]
 NO_USER_FILE = Path("/nonexistent/profiles.yaml")
 
 
@@ -60,6 +62,13 @@ def test_the_file_that_ships_is_the_one_that_is_printed(profile: str) -> None:
     shipped = (ROOT / "compose" / f"{profile}.yaml").read_text()
     again = f"dsctl compose --profile {profile} -o compose/{profile}.yaml"
     assert printed.stdout == shipped, f"write it again: {again}"
+
+
+def test_a_profile_that_nothing_can_run_has_no_file() -> None:
+    told = CliRunner().invoke(build_app(), ["compose", "--profile", "hybrid-cpu"])
+    assert told.exit_code == 1
+    assert isinstance(told.exception, NotGoodError)
+    assert "unsupported" in str(told.exception)
 
 
 def test_no_file_is_left_of_a_profile_that_is_gone() -> None:

@@ -10,6 +10,11 @@ from dsctl.model.sample import Action, Advice, Level, Verdict, Window
 from dsctl.progress import human_seconds
 from dsctl.supervise.rules.context import STARTING, Context
 
+#: A kill is told while it is that young, and once.
+_KILL_IS_NEWS_S = 30.0
+#: Share of the machine's memory below which the kernel's reserves are all that is left.
+_NOTHING_LEFT = 0.03
+
 
 def thrash(window: Window, context: Context) -> Verdict | None:
     """Swapping (or mapped weights read over and over) that eats the time of every task."""
@@ -55,17 +60,36 @@ def thrash(window: Window, context: Context) -> Verdict | None:
 
 
 def oom_kills(window: Window, context: Context) -> Verdict | None:
-    """Kills for lack of memory that happened within the window."""
-    span = window
-    in_group = span.rate(lambda s: s.cgroup.oom_kills if s.cgroup is not None else None)
-    on_host = span.rate(lambda s: s.host.oom_kills if s.host is not None else None)
+    """Kills for lack of memory within the last moments.
+
+    The machine's counter counts the kills in every control group. Only where the machine itself had
+    next to nothing left was it the machine: elsewhere somebody's own limit was reached.
+    """
+    span = window.recent(_KILL_IS_NEWS_S)
+    in_group = span.gain(lambda s: s.cgroup.oom_kills if s.cgroup is not None else None)
+    on_host = span.gain(lambda s: s.host.oom_kills if s.host is not None else None)
     if not in_group and not on_host:
         return None
-    kind = "container.oom-killed" if in_group else "memory.host-oom-kill"
-    where = "the control group's limit was reached" if in_group else "the machine had none left"
+    hosts = [s.host for s in span.samples if s.host is not None]
+    scarce = any(h.available_bytes < _NOTHING_LEFT * h.total_bytes for h in hosts)
+    kills = in_group or on_host or 0.0
+    what = "a process" if kills == 1 else f"{kills:.0f} processes"
+    level, cause = Level.WARN, None
+    if in_group:
+        where = "the limit of the engine's control group was reached"
+        cause = "container.oom-killed"
+    elif scarce:
+        where, cause = "the machine had next to none left", "memory.host-oom-kill"
+    else:
+        where = "by a limit that is not the engine's; the machine itself had memory left"
+        level = Level.TELL
     return Verdict(
         rule="oom-kill",
-        level=Level.WARN,
-        summary=f"the kernel killed a process for lack of memory: {where}",
-        cause=kind,
+        level=level,
+        summary=f"the kernel killed {what} for lack of memory: {where}",
+        numbers={
+            "kills": kills,
+            **({"least_available_bytes": min(h.available_bytes for h in hosts)} if hosts else {}),
+        },
+        cause=cause,
     )

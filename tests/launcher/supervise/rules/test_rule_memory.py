@@ -209,13 +209,31 @@ def test_a_short_burst_of_swapping_is_no_thrashing() -> None:
 
 
 def test_a_kill_in_the_window_names_who_ran_out() -> None:
-    killed = window(10, lambda t: {"host": host(oom_kills=3 + (t > 4))})
-    found = oom_kills(killed, NEEDS_60)
+    def dry(t: float) -> dict[str, Any]:
+        return left(0.3, total_bytes=64 * GIB, oom_kills=3 + 2 * (t > 4))
+
+    found = oom_kills(window(10, dry), NEEDS_60)
     assert found is not None
-    assert found.cause == "memory.host-oom-kill"
+    assert (found.level, found.cause) == (Level.WARN, "memory.host-oom-kill")
+    assert found.numbers == {"kills": 2.0, "least_available_bytes": int(0.3 * GIB)}
+    assert "2 processes" in found.summary
     assert oom_kills(window(10, lambda t: {"host": host(oom_kills=3)}), NEEDS_60) is None
     limited = CgroupSample(version=2, path="/x", current_bytes=1)
     inside = window(10, lambda t: {"cgroup": limited.model_copy(update={"oom_kills": int(t > 4)})})
     found = oom_kills(inside, NEEDS_60)
     assert found is not None
     assert found.cause == "container.oom-killed"
+
+
+def test_a_kill_in_somebody_elses_control_group_is_not_blamed_on_the_machine() -> None:
+    def elsewhere(t: float) -> dict[str, Any]:
+        return left(20, total_bytes=64 * GIB, oom_kills=int(t > 4))
+
+    found = oom_kills(window(10, elsewhere), NEEDS_60)
+    assert found is not None
+    assert (found.level, found.cause) == (Level.TELL, None)
+    assert "not the engine's" in found.summary
+
+
+def test_an_old_kill_is_no_news() -> None:
+    assert oom_kills(window(60, lambda t: left(0.3, oom_kills=int(t > 4))), NEEDS_60) is None
