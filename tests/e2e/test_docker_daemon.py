@@ -23,6 +23,7 @@ from dsctl.compose.deck import Places, deck_of
 from dsctl.compose.spec import ContainerSpec, Deck
 from dsctl.engine.base import EngineCommand
 from dsctl.engine.docker import LABEL, DockerEngine, project_of
+from dsctl.engine.docker_events import DockerEvents
 from dsctl.engine.state import StateDirectory
 from dsctl.errors import EngineError, NotGoodError
 from dsctl.model.deployment import Deployment
@@ -183,6 +184,8 @@ def test_a_killed_container_is_seen_with_its_signal(
 ) -> None:
     ours = daemon()
     engine, running = started(tmp_path)
+    events = DockerEvents(engine.project)
+    assert events() == []
     ours.docker("kill", "-s", "KILL", engine.name("engine"))
     wait_until(lambda: not engine.is_alive(running), "the end is seen")
     wait_until(lambda: engine.ended(running), "and how")
@@ -190,6 +193,10 @@ def test_a_killed_container_is_seen_with_its_signal(
     assert ended is not None
     assert ended.signal == signal.SIGKILL
     wait_until(lambda: "ExitCode=137" in log_of(engine, running), "the log ends with it")
+    told = events()
+    assert [(e.action, e.exit_code) for e in told] == [("kill", None), ("die", 137)]
+    assert 0 <= time.monotonic() - told[-1].t < PATIENCE_S
+    assert events() == [], "each is told once"
     engine.stop(running, grace_s=1)
     engine.purge()
     assert left(ours) == []
@@ -217,12 +224,14 @@ def test_a_container_out_of_memory_is_named_as_such(
         memory_bytes=32 << 20,
     )
     command = dataclasses.replace(command, deck=dataclasses.replace(command.deck, engine=hungry))
+    events = DockerEvents(engine.project)
     running = engine.start(a_deployment(command.deck), command)
     wait_until(lambda: not engine.is_alive(running), "it ends")
     wait_until(lambda: engine.ended(running), "and is known to have ended")
     assert "out of memory" in str(engine.ended(running))
     wait_until(lambda: "OOMKilled=true" in log_of(engine, running), "the log ends with it")
     assert diagnose(log_of(engine, running).splitlines()).cause.id == "container.oom-killed"
+    assert "oom" in [event.action for event in events()]
     engine.stop(running, grace_s=1)
     engine.purge()
     assert left(ours) == []
@@ -236,9 +245,13 @@ def test_a_daemon_that_goes_and_comes_back_is_no_riddle(
     options = ["--live-restore"] if survive else []
     ours = daemon(*options)
     engine, running = started(tmp_path)
+    events = DockerEvents(engine.project)
+    assert events() == []
     stop(ours)
     with pytest.raises(NotGoodError, match="does not answer"):
         engine.stop(running, grace_s=1)
+    with pytest.raises(NotGoodError, match="does not answer"):
+        events()
     home = Path(ours.host.removeprefix("unix://")).parent
     process = support._start_daemon(home, home / "log", [*options])
     try:
@@ -249,6 +262,8 @@ def test_a_daemon_that_goes_and_comes_back_is_no_riddle(
         else:
             wait_until(lambda: not engine.is_alive(running), "the end is seen")
         engine.stop(running, grace_s=5)
+        last = "die" if survive else "destroy"  # the daemon that went took what it knew with it
+        assert last in [event.action for event in events()], "it is asked again"
         assert not engine.is_alive(running)
         engine.purge()
         assert left(ours) == []

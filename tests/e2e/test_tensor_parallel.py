@@ -42,8 +42,15 @@ if __name__ == "__main__":
         if tiered:
             tables = llm.collective_rpc(lambda worker: worker.tiers.store.pool.table.tolist())
             print("TABLES", json.dumps(tables))
+            counted = llm.collective_rpc(lambda worker: worker.tiers.steps.counted.replayed_steps)
+            print("REPLAYED", json.dumps(counted))
     print("ANSWER", json.dumps([answer.tokens, answer.prompt_logprobs]))
 """
+
+
+WORDS = ("ANSWER", "TABLES", "REPLAYED")
+ROW_GIB = 3 * 256 * 128 * 9 / 32 / 2**30
+"""A rank's half of a base row: 2 bits a weight and a scale byte for each 32."""
 
 
 def plugin_directory(root: Path) -> Path:
@@ -89,7 +96,7 @@ def served(root: Path, model: Path, options: dict[str, Any]) -> tuple[dict[str, 
         check=False,
     )
     lines = [line.split(" ", 1) for line in run.stdout.splitlines()]
-    told = {word: json.loads(rest[0]) for word, *rest in lines if word in ("ANSWER", "TABLES")}
+    told = {word: json.loads(rest[0]) for word, *rest in lines if word in WORDS}
     return told, run.stdout + run.stderr
 
 
@@ -126,6 +133,28 @@ def test_two_ranks_correct_the_same_experts_of_their_halves_of_a_pack(
     assert first == second
     assert all(slot >= 0 for layer in first for slot in layer), "not all experts were corrected"
     same_as(model[1], told["ANSWER"])
+
+
+@two_cores
+def test_two_ranks_replay_their_caches_to_the_very_answer_of_resident_experts(
+    tmp_path: Path,
+) -> None:
+    model = tmp_path / "model"
+    # two of eight experts a token in four layers: a decode step uses 8 of the 32 rows
+    build(TinyShape(moe_intermediate=256, experts=8, experts_per_token=2), model)
+    pack = build_pack(model, tmp_path / "packs", tensor_parallel=2).directory
+    told = {}
+    for experts, more in (("w2-resident", {}), ("w2-cache", {"base_cache_gib": 16.5 * ROW_GIB})):
+        place = tmp_path / experts
+        place.mkdir()
+        ours = {"experts": experts, "pack_dir": str(pack), "pool_gib": 0, **more}
+        told[experts], said = served(place, model, {"additional_config": {"dsruntime": ours}})
+        assert "ANSWER" in told[experts], said[-20000:]
+    first, second = told["w2-cache"]["REPLAYED"]
+    assert first == second, "the ranks did not repeat the same steps"
+    assert first > 0
+    assert told["w2-resident"]["REPLAYED"] == [0, 0]
+    assert told["w2-cache"]["ANSWER"] == told["w2-resident"]["ANSWER"]
 
 
 @two_cores

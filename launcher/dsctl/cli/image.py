@@ -18,7 +18,6 @@ app = typer.Typer(help="Container images: build ours without a network, judge so
 app.command()(vet)
 
 
-
 class Which(StrEnum):
     """The images there are."""
 

@@ -17,8 +17,8 @@ class Lack:
     remedy: str
 
 
-#: What our plugin refuses on a GPU, whose steps cannot be repeated yet (`dsruntime.kernels.possible`),
-#: by knob: the value that asks for it, None for any.
+#: What our plugin refuses on a GPU, whose steps cannot be repeated yet, by knob: the value that
+#: asks for it, None for any (`dsruntime.kernels.possible`).
 _CPU_ONLY: dict[str, Any] = {
     "experts": "w2-cache",
     "mapped_layers": None,

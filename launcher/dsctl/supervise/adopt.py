@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 from dsctl.engine.base import Engine
@@ -9,6 +10,7 @@ from dsctl.engine.select import engine_for
 from dsctl.engine.state import StateDirectory
 from dsctl.errors import DsctlError
 from dsctl.model.deployment import Deployment
+from dsctl.model.sample import ContainerEvent
 from dsctl.supervise.attempt import Attempt
 from dsctl.supervise.journal import Journal
 from dsctl.supervise.observer import Observer
@@ -132,9 +134,20 @@ def observer_for(
         container=deployment.engine == "docker",
     )
     return Observer(
-        eyes=Sampling(subject),
+        eyes=Sampling(subject, events=_container_events(deployment, state)),
         alive=lambda: is_alive(process),
         context=context,
         journal=journal,
         file=state.samples_file,
     )
+
+
+def _container_events(
+    deployment: Deployment, state: StateDirectory
+) -> Callable[[], list[ContainerEvent]] | None:
+    if deployment.engine != "docker":
+        return None
+    from dsctl.engine.docker import project_of
+    from dsctl.engine.docker_events import DockerEvents
+
+    return DockerEvents(project_of(state))

@@ -68,6 +68,8 @@ def oom_kills(window: Window, context: Context) -> Verdict | None:
     span = window.recent(_KILL_IS_NEWS_S)
     in_group = span.gain(lambda s: s.cgroup.oom_kills if s.cgroup is not None else None)
     on_host = span.gain(lambda s: s.host.oom_kills if s.host is not None else None)
+    told = [e for e in span.samples[-1].container_events if e.action == "oom"] if span.last else []
+    in_group = in_group or sum(event.t >= span.samples[0].t for event in told)
     if not in_group and not on_host:
         return None
     hosts = [s.host for s in span.samples if s.host is not None]

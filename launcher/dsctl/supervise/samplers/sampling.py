@@ -37,7 +37,7 @@ _PACES: dict[str, tuple[float | None, float | None]] = {
     "gpus": (2.0, 5.0),
     "kernel": (2.0, 5.0),
     "metrics": (None, 5.0),
-    "containers": (1.0, 2.0),
+    "containers": (2.0, 5.0),
     "log": (1.0, 5.0),
 }
 #: Read of the log at one look; in a flood what matters is that it goes on, not each line.

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dsctl.model.event import Phase
-from dsctl.model.sample import Action, CgroupSample, Level, Stall, Verdict
+from dsctl.model.sample import Action, CgroupSample, ContainerEvent, Level, Stall, Verdict
 from dsctl.supervise.rules import Context
 from dsctl.supervise.rules.memory import gpu_peak, host_peak, room
 from dsctl.supervise.rules.pressure import oom_kills, thrash
@@ -233,6 +233,16 @@ def test_a_kill_in_somebody_elses_control_group_is_not_blamed_on_the_machine() -
     assert found is not None
     assert (found.level, found.cause) == (Level.TELL, None)
     assert "not the engine's" in found.summary
+
+
+def test_a_kill_that_only_the_container_engine_tells_of_is_told_too() -> None:
+    oom = ContainerEvent(t=1005.0, action="oom")
+    told = window(10, lambda t: {"container_events": (oom,) if t > 5 else ()})
+    found = oom_kills(told, NEEDS_60)
+    assert found is not None
+    assert found.cause == "container.oom-killed"
+    later = window(60, lambda t: {"container_events": (oom,)})
+    assert oom_kills(later, NEEDS_60) is None
 
 
 def test_an_old_kill_is_no_news() -> None:
