@@ -34,6 +34,11 @@ class Paths:
         return self.state / "deployment"
 
     @property
+    def background(self) -> Path:
+        """Who works in the background, and who wishes it to pause."""
+        return self.state / "background"
+
+    @property
     def api_keys(self) -> Path:
         """The keys of the API (mode 0600)."""
         return self.config / "api-keys"

@@ -154,13 +154,15 @@ def _threads(threads: int | None) -> list[str]:
 
 
 def _run(args: list[str]) -> PackReport:
+    from dsctl.background import Background
     from dsctl.cli.progress_view import ProgressView
     from dsctl.engine.pack import pack_program, run_pack
     from dsctl.paths import user_paths
 
+    paths = user_paths()
     with ProgressView() as view:
-        program, runtime = pack_program(user_paths(), view.report)
-        return run_pack(program, runtime, args, view.report)
+        program, runtime = pack_program(paths, view.report)
+        return run_pack(program, runtime, args, view.report, Background(paths.background))
 
 
 def _print(report: PackReport) -> None:

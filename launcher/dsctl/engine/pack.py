@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from dsctl.background import Background
 from dsctl.engine.environment import ensure_environment
 from dsctl.engine.lockfile import read_lock
 from dsctl.engine.runtime import ensure_runtime
@@ -41,9 +42,13 @@ def pack_program(paths: Paths, report: Reporter, *, lock: str = "cpu") -> tuple[
 
 
 def run_pack(
-    program: Sequence[str], runtime: str, args: Sequence[str], report: Reporter
+    program: Sequence[str],
+    runtime: str,
+    args: Sequence[str],
+    report: Reporter,
+    background: Background,
 ) -> PackReport:
-    """Run one pack command to its end.
+    """Run one pack command to its end; it pauses while an engine needs the memory more.
 
     Raises:
         ConfigError, NotGoodError: what the program said, with its remedy.
@@ -65,16 +70,17 @@ def run_pack(
     error: dict[str, Any] | None = None
     other: list[str] = []
     try:
-        for text in process.stderr:
-            message = _message(text)
-            if "progress" in message:
-                report(Progress(**message["progress"]))
-            elif "error" in message:
-                error = message["error"]
-            else:
-                other = [*other[-20:], text.strip()]
-        output = process.stdout.read()
-        code = process.wait()
+        with background.giving_way(process, report):
+            for text in process.stderr:
+                message = _message(text)
+                if "progress" in message:
+                    report(Progress(**message["progress"]))
+                elif "error" in message:
+                    error = message["error"]
+                else:
+                    other = [*other[-20:], text.strip()]
+            output = process.stdout.read()
+            code = process.wait()
     except BaseException as reason:
         _wind_down(process)
         if isinstance(reason, KeyboardInterrupt):

@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
+from dsctl.background import Background
 from dsctl.engine.base import Engine
 from dsctl.engine.select import engine_for
 from dsctl.engine.state import StateDirectory
 from dsctl.errors import DsctlError
 from dsctl.model.deployment import Deployment
 from dsctl.model.sample import ContainerEvent
+from dsctl.paths import user_paths
 from dsctl.supervise.attempt import Attempt
 from dsctl.supervise.journal import Journal
 from dsctl.supervise.observer import Observer
@@ -31,7 +33,6 @@ def attempt_for(
 
 def _situation_again(deployment: Deployment) -> Situation | None:
     """The situation from the profile as it is today, where none was kept."""
-    from dsctl.paths import user_paths
     from dsctl.supervise.prepare import prepare, same_again
     from dsctl.supervise.situation import situation_of
     from dsctl.supervise.start import texts
@@ -139,6 +140,7 @@ def observer_for(
         context=context,
         journal=journal,
         file=state.samples_file,
+        background=Background(user_paths().background),
     )
 
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import IO, Protocol
 
+from dsctl.background import Background
 from dsctl.errors import EngineError
 from dsctl.model.event import Phase
 from dsctl.model.sample import Action, Level, Outlook, Sample, Verdict, Window
@@ -50,7 +51,8 @@ class Eyes(Protocol):
 class Observer:
     """`tell(phase)` from the watch's own loop; `window` and `verdicts` are always whole values.
 
-    `alive` says whether the engine's first process runs; `file` is where samples are kept.
+    `alive` says whether the engine's first process runs; `file` is where samples are kept;
+    `background` is the work of ours that can be asked to pause.
     """
 
     eyes: Eyes
@@ -58,6 +60,7 @@ class Observer:
     context: Context
     journal: Journal
     file: Path
+    background: Background | None = None
     window: Window = field(default_factory=Window)
     verdicts: tuple[Verdict, ...] = ()
     outlook: Outlook | None = None
@@ -109,12 +112,23 @@ class Observer:
 
     def _act(self, phase: Phase, verdict: Verdict) -> None:
         advice = verdict.advice
-        if verdict.level is not Level.ACT or advice is None:
+        if advice is None:
+            return
+        if advice.action is Action.PAUSE_BACKGROUND and self.background is not None:
+            self._pause(phase, self.background)
+        if verdict.level is not Level.ACT:
             return
         if advice.action is Action.DROP_PAGE_CACHE:
             self._drop(phase, advice.paths)
         elif advice.action in _GIVE_UP and phase in STARTING:
             raise EngineError(verdict.summary, remedy=advice.remedy, cause=verdict.cause)
+
+    def _pause(self, phase: Phase, background: Background) -> None:
+        if not background.works():
+            return
+        if not background.asked_to_pause():
+            self.journal.say(phase, "background-paused", "background work of ours pauses")
+        background.ask_to_pause()
 
     def _drop(self, phase: Phase, paths: tuple[str, ...]) -> None:
         fresh = [path for path in paths if path not in self.context.dropped]
@@ -174,6 +188,9 @@ class Observer:
             if phase is not self._seen_phase:
                 self._seen_phase = phase
                 self.context = replace(self.context, phase_began=sample.t)
+            if self.background is not None:
+                at_work = self.background.works() and not self.background.asked_to_pause()
+                self.context = replace(self.context, background=at_work)
             self.window = self.window.add(sample, keep_s=_KEEP_S)
             kept.write(sample)
             self.verdicts = assess(self.window, self.context)

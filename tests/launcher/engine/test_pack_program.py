@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from dsctl.background import Background
 from dsctl.engine.pack import run_pack
 from dsctl.errors import ConfigError, DsctlError, NotGoodError
 from dsctl.progress import Progress
@@ -26,17 +27,23 @@ def program(tmp_path: Path, *, out: str = "", err: str = "", code: int = 0) -> l
     return [sys.executable, str(script)]
 
 
+def quiet(tmp_path: Path) -> Background:
+    return Background(tmp_path / "background")
+
+
 def test_progress_and_report_are_passed_on(tmp_path: Path) -> None:
     said: list[Progress] = []
     argv = program(tmp_path, out='{"pack": "/packs/a"}', err=PROGRESS)
-    report = run_pack(argv, "", [], said.append)
+    report = run_pack(argv, "", [], said.append, quiet(tmp_path))
     assert report.good
     assert report.body == {"pack": "/packs/a"}
     assert said == [Progress("packing experts", 5, 10, "bytes", 2.5, 2.0)]
 
 
 def test_a_pack_that_is_not_good_still_has_its_report(tmp_path: Path) -> None:
-    report = run_pack(program(tmp_path, out='{"bad": ["x"]}', code=1), "", [], lambda _: None)
+    report = run_pack(
+        program(tmp_path, out='{"bad": ["x"]}', code=1), "", [], lambda _: None, quiet(tmp_path)
+    )
     assert not report.good
     assert report.body["bad"] == ["x"]
 
@@ -46,7 +53,7 @@ def test_an_error_keeps_its_words_its_remedy_and_its_exit_code(
     tmp_path: Path, code: int, kind: type[DsctlError]
 ) -> None:
     with pytest.raises(kind, match="no room for the pack") as caught:
-        run_pack(program(tmp_path, err=ERROR, code=code), "", [], lambda _: None)
+        run_pack(program(tmp_path, err=ERROR, code=code), "", [], lambda _: None, quiet(tmp_path))
     assert caught.value.remedy == "free some"
     assert caught.value.exit_code == code
 
@@ -54,4 +61,4 @@ def test_an_error_keeps_its_words_its_remedy_and_its_exit_code(
 def test_a_program_that_breaks_is_told_by_its_last_line(tmp_path: Path) -> None:
     argv = program(tmp_path, err="ImportError: no module named blake3", code=1)
     with pytest.raises(DsctlError, match="no module named blake3"):
-        run_pack(argv, "", [], lambda _: None)
+        run_pack(argv, "", [], lambda _: None, quiet(tmp_path))
