@@ -5,6 +5,7 @@ from __future__ import annotations
 import multiprocessing
 import random
 import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -104,7 +105,10 @@ def test_pools_of_ranks_with_different_disks_never_differ(
     for reader, member in zip(readers, ranks.members, strict=True):
         stores.append(TierStore(reader, policy, torch.float32, member))
         stores[-1].allocate(6)
-    for _ in range(60):
+    steps, deadline = 0, time.monotonic() + 60
+    while steps < 60 or stores[0].counters.evictions <= 5:
+        assert time.monotonic() < deadline, stores[0].counters
+        steps += 1
         routing = [np.array([[draw.randrange(EXPERTS) for _ in range(2)]]) for _ in range(LAYERS)]
         for reader in readers:
             reader.permits.release(draw.randrange(1, 4))
@@ -115,7 +119,7 @@ def test_pools_of_ranks_with_different_disks_never_differ(
             moves.append(store.step())
         assert moves[0] == moves[1]
         assert (stores[0].pool.table == stores[1].pool.table).all()
-    assert stores[0].counters.evictions > 5
+        time.sleep(0.001)  # the loaders are threads, and want a turn on a busy machine
     assert stores[0].counters.failures == stores[1].counters.failures
     for store, reader in zip(stores, readers, strict=True):
         reader.permits.release(1000)
