@@ -37,7 +37,7 @@ def lack_of(profile: Profile) -> Lack | None:
         value = profile.value(knob)
         if value not in (None, "") and refused in (None, value):
             return Lack(
-                f"{knob}: CPU only yet",
+                "not yet",
                 f"{knob}={value} needs steps that can be repeated, which the engine plugin cannot "
                 "do on a GPU yet",
                 f"`dsctl plan --profile {profile.id}` works; on one card `single96-resident` does "

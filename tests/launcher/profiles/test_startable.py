@@ -21,8 +21,8 @@ LACKS = {
     "dual96-native": None,
     "dual96-w2": None,
     "hybrid-cpu": "unsupported",
-    "single96-basecache": "experts: CPU only yet",
-    "single96-dspark": "mapped_layers: CPU only yet",
+    "single96-basecache": "not yet",
+    "single96-dspark": "not yet",
     "single96-resident": None,
     "single96-wsl": None,
 }
@@ -95,7 +95,7 @@ def test_the_list_says_which_can_be_started() -> None:
     assert all(bool(row["why_not"]) != row["starts"] for row in rows.values())
     table = dsctl("list")
     assert table.count("starts it") == 7
-    assert table.count("CPU only yet") == 2
+    assert table.count("not yet") == 2
 
 
 def test_show_says_it_too() -> None:
