@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import httpx
 import pytest
 
 from tests.e2e.conftest import ROOT, Dsctl, free_port
+from tests.support.machine import read_only
 
 pytestmark = pytest.mark.engine
 
@@ -66,15 +68,18 @@ def metric(dsctl: Dsctl, name: str) -> float:
 
 
 @pytest.fixture(scope="module")
-def pack(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """The canary's pack, made as a user makes it."""
+def pack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The canary's pack, made as a user makes it; then nobody can write there any more."""
     place = tmp_path_factory.mktemp("tiers")
     build = Dsctl(place, 0).run(
         "pack", "build", "--checkpoint", str(ROOT / "canary/model"), "--out", str(place / "packs")
     )
     assert build.returncode == 0, build.stderr
     (made,) = (place / "packs").glob("pack-*")
-    return str(made)
+    with read_only(made):
+        with pytest.raises(OSError, match=r"Read-only|Permission"):
+            (made / "probe").touch()
+        yield str(made)
 
 
 @pytest.fixture(scope="module")
