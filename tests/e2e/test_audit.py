@@ -6,6 +6,7 @@ A sleeping Python stands in for the engine: what is tried is the container, not 
 from __future__ import annotations
 
 import dataclasses
+import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -106,9 +107,15 @@ def a_writable_model(request: dict[str, Any]) -> None:
         mount["ReadOnly"] = False
 
 
-def a_view_of_the_host(request: dict[str, Any]) -> None:
+def the_docker_socket(request: dict[str, Any]) -> None:
+    source = os.environ.get("DOCKER_HOST", "unix:///var/run/docker.sock").removeprefix("unix://")
     request["host_config"]["Mounts"].append(
-        {"Type": "bind", "Source": "/var/run", "Target": "/var/run", "ReadOnly": True}
+        {
+            "Type": "bind",
+            "Source": source,
+            "Target": "/var/run/docker.sock",
+            "ReadOnly": True,
+        }
     )
 
 
@@ -145,7 +152,7 @@ WEAKENED: dict[str, tuple[Weaken, set[str]]] = {
         host(PidMode="host"),
         {"conf.namespaces", "near.processes"},
     ),
-    "with the Docker socket": (a_view_of_the_host, {"conf.mounts", "near.volumes"}),
+    "with the Docker socket": (the_docker_socket, {"conf.mounts", "near.volumes"}),
     "without limits": (
         host(Memory=0, MemorySwap=0, PidsLimit=0, Ulimits=[]),
         {"conf.memory", "conf.pids", "conf.core"},
@@ -155,10 +162,8 @@ WEAKENED: dict[str, tuple[Weaken, set[str]]] = {
 
 @pytest.mark.parametrize("how", WEAKENED)
 def test_a_weakened_container_is_found_out(
-    how: str, audited: Callable[[Weaken], AuditReport], docker: DockerEngine
+    how: str, audited: Callable[[Weaken], AuditReport]
 ) -> None:
     weaken, expected = WEAKENED[how]
-    if "socket" in how and docker.host != "unix:///var/run/docker.sock":
-        pytest.skip("this Docker engine listens elsewhere")
     report = audited(weaken)
     assert expected <= broken(report), {p.id: p.evidence for p in report.promises}
