@@ -25,6 +25,9 @@ from tests.support.engine import Script, write_profile
 from tests.support.images import Images
 
 ROOT = Path(__file__).resolve().parents[2]
+# Whoever runs the tests in the background has SIGINT ignored, and so would all that they start.
+signal.signal(signal.SIGINT, signal.default_int_handler)
+
 #: Longer than a start may take: a loaded machine is no failure.
 PATIENCE_S = 420.0
 
