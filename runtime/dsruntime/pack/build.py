@@ -1,8 +1,9 @@
 """Builds a pack: streams the checkpoint tensor by tensor, in a directory that is not yet a pack.
 
 Threads take jobs in the order of the checkpoint's bytes; the calling thread syncs what they wrote,
-then journals it, and reports. When all is done: sync, sidecar, rename. Whatever kills the build,
-what it left is either no pack or a whole one, and the next build goes on where it stopped.
+then journals it, and reports. When all is done it is sealed (`seal`): sidecar, rename. Whatever
+kills the build, what it left is either no pack or a whole one, and the next build goes on where it
+stopped.
 """
 
 from __future__ import annotations
@@ -10,21 +11,18 @@ from __future__ import annotations
 import os
 import shutil
 import threading
-from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 
 import numpy as np
 
-from dsruntime.codec import CODEC_ID
-from dsruntime.codec.layout import Correction, Matrix
+from dsruntime.codec.layout import Correction
 from dsruntime.pack import manifest as manifests
 from dsruntime.pack.checkpoint import open_checkpoint
 from dsruntime.pack.convert import pieces, to_fp4
-from dsruntime.pack.digests import combined, digest
-from dsruntime.pack.errors import CheckpointError, NoSpaceError, PackError, write_failed
+from dsruntime.pack.digests import digest
+from dsruntime.pack.errors import NoSpaceError, PackError, write_failed
 from dsruntime.pack.files import exclusive, read_at, sync_directory, write_at
 from dsruntime.pack.identity import (
     DigestCache,
@@ -32,15 +30,14 @@ from dsruntime.pack.identity import (
     digest_tensor,
     ended_inside,
     identity_of,
-    shard_digest,
 )
 from dsruntime.pack.journal import Done, Journal
-from dsruntime.pack.manifest import Manifest, read_manifest, write_manifest
-from dsruntime.pack.plan import BUILDER, BuildPlan, Job, Kind, PackFile, plan_build
+from dsruntime.pack.manifest import Manifest, read_manifest
+from dsruntime.pack.plan import BuildPlan, Job, PackFile, plan_build
 from dsruntime.pack.progress import Meter, Progress, Reporter, human, silent
+from dsruntime.pack.seal import publish, seal
 
 UNFINISHED = ".building-"
-_KINDS: tuple[Kind, ...] = ("base", "correction")
 COMMIT_BYTES = 256 << 20
 """Work lost to a kill, at most, and how often what was written is synced."""
 
@@ -144,13 +141,14 @@ class _Build:
                 self._report(Progress(f"going on after {human(self._done_bytes)}"))
             self._work(journal)
             self._sync()
-            manifest = self._seal()
+            manifest = seal(self._plan, self._done, self._directory, self._cache)
             journal.remove()
         finally:
             journal.close()
             for descriptor in (*self._sources.values(), *self._targets.values()):
                 os.close(descriptor)
-        return Built(self._publish(manifest), manifest, already_there=False)
+        directory = publish(self._plan, manifest, self._directory, self._out)
+        return Built(directory, manifest, already_there=False)
 
     def _open_files(self) -> bool:
         """Open shards and data files; whether the data files were there, whole in size."""
@@ -262,89 +260,6 @@ class _Build:
             except OSError as error:
                 raise write_failed(error, self._directory / name) from None
 
-    def _seal(self) -> Manifest:
-        """Write the sidecar."""
-        self._require_unchanged()
-        digests = self._shard_digests()
-        self._cache.put({s.seen: digests[s.name] for s in self._plan.checkpoint.shards})
-        geometry = self._plan.geometry
-        rows = row_digests(self._plan, self._done)
-        files = tuple(
-            manifests.FileRecord(
-                name=file.name,
-                kind=file.kind,
-                rank=file.rank,
-                slot_bytes=file.layout.size_bytes,
-                stride_bytes=file.layout.stride_bytes,
-                size_bytes=file.size_bytes,
-                rows=rows[file.name],
-            )
-            for file in geometry.files
-        )
-        formats = Counter(str(j.source.format) for j in self._plan.jobs if j.source is not None)
-        manifest = Manifest(
-            codec=CODEC_ID,
-            built_by=BUILDER,
-            built_at=datetime.now(UTC).isoformat(timespec="seconds"),
-            plan=self._plan.key,
-            model=manifests.Model(
-                layers=geometry.layers,
-                experts=geometry.experts,
-                hidden=geometry.hidden,
-                intermediate=geometry.intermediate,
-            ),
-            tensor_parallel=geometry.tensor_parallel,
-            correction=geometry.correction,
-            source=manifests.Source(
-                identity=identity_of(self._plan.checkpoint, digests),
-                formats=dict(formats),
-                shards=tuple(
-                    manifests.ShardRecord(
-                        name=s.name, size_bytes=s.size_bytes, digest=digests[s.name], seen=s.seen
-                    )
-                    for s in self._plan.checkpoint.shards
-                ),
-            ),
-            files=files,
-        ).sealed()
-        write_manifest(self._directory, manifest)
-        return manifest
-
-    def _require_unchanged(self) -> None:
-        for shard in self._plan.checkpoint.shards:
-            status = shard.path.stat()
-            if f"{status.st_ino}:{status.st_size}:{status.st_mtime_ns}" not in shard.seen:
-                raise CheckpointError(
-                    f"checkpoint shard {shard.path} changed while it was packed",
-                    remedy="let whatever writes it finish, then run the build again",
-                )
-
-    def _shard_digests(self) -> dict[str, str]:
-        by_tensor = {
-            tensor.name: value
-            for number, done in self._done.items()
-            for tensor, value in zip(self._plan.jobs[number].tensors, done.tensors, strict=True)
-        }
-        return {
-            shard.name: shard_digest(shard, (by_tensor[t.name] for t in shard.tensors))
-            for shard in self._plan.checkpoint.shards
-        }
-
-    def _publish(self, manifest: Manifest) -> Path:
-        """Give the finished directory its name; an unusable one of that name makes way."""
-        geometry = self._plan.geometry
-        target = self._out / (
-            f"pack-{manifest.source.identity[:12]}-tp{geometry.tensor_parallel}"
-            f"-{geometry.correction}"
-        )
-        if len(geometry.layers) and geometry.layers[-1].startswith("mtp"):
-            target = target.with_name(target.name + "-draft")
-        if target.exists():
-            shutil.rmtree(target)
-        self._directory.rename(target)
-        sync_directory(self._out)
-        return target
-
 
 class _Buffers:
     """Read buffers of one thread, kept from job to job."""
@@ -357,38 +272,6 @@ class _Buffers:
         if kept is None or len(kept) < size:
             kept = self._kept[place] = np.empty(size, np.uint8)
         return kept[:size]
-
-
-def row_digests(plan: BuildPlan, done: dict[int, Done]) -> dict[str, tuple[str, ...]]:
-    """Digest of every row by file: made from its segments' digests in order of offset."""
-    geometry = plan.geometry
-    parts = {
-        file.name: [[""] * len(file.layout.segments) for _ in range(geometry.rows)]
-        for file in geometry.files
-    }
-    places = piece_places(plan)
-    for number, finished in done.items():
-        job = plan.jobs[number]
-        if job.row is None or job.matrix is None:
-            continue
-        for (name, segment), value in zip(places[job.matrix], finished.pieces, strict=True):
-            parts[name][job.row][segment] = value
-    return {name: tuple(combined(row) for row in rows) for name, rows in parts.items()}
-
-
-def piece_places(plan: BuildPlan) -> dict[Matrix, list[tuple[str, int]]]:
-    """For each matrix, file and segment of its pieces in the order `pieces` makes them."""
-    geometry = plan.geometry
-    places: dict[Matrix, list[tuple[str, int]]] = {}
-    for matrix in Matrix:
-        found = []
-        for kind in _KINDS:
-            for number, segment in enumerate(geometry.layout(kind).segments):
-                if segment.matrix is matrix:
-                    for rank in range(geometry.tensor_parallel):
-                        found.append((PackFile(kind, rank, geometry).name, number))
-        places[matrix] = found
-    return places
 
 
 def require_room(directory: Path, need_bytes: int) -> None:

@@ -18,7 +18,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from dsruntime.codec import fp4
-from dsruntime.codec.layout import Correction
+from dsruntime.codec.layout import Correction, Matrix
 from dsruntime.pack import build as builder
 from dsruntime.pack import files
 from dsruntime.pack.build import Built, build
@@ -239,7 +239,7 @@ def test_nan_scales_are_refused_by_name(tmp_path: Path) -> None:
     made_from = make_checkpoint(tmp_path / "c", shards=1)
     shard = next(made_from.glob("*.safetensors"))
     opened = open_checkpoint(made_from)
-    source = opened.experts["layers.0", 1, builder.Matrix.W2]
+    source = opened.experts["layers.0", 1, Matrix.W2]
     assert source.scale is not None
     with shard.open("r+b") as file:
         file.seek(source.scale.offset)
