@@ -1,13 +1,15 @@
-"""What the tiers have done since the start, as one value for whoever exports it."""
+"""What the base tier and its steps have done since the start."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
 
-@dataclass(frozen=True)
+@dataclass
 class BaseSnapshot:
     """Counters of the base tier and its steps; all only grow, but for the last block.
+
+    `Steps` counts in one of its own and hands out copies.
 
     Attributes:
         decode_steps: steps without a prompt's tokens, over a base cache.

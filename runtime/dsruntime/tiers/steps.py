@@ -58,26 +58,6 @@ class StepReport:
     why: str = ""
 
 
-@dataclass
-class _Counted:
-    """Mutable twin of the counting part of `BaseSnapshot`."""
-
-    decode_steps: int = 0
-    replayed_steps: int = 0
-    replays: int = 0
-    rescues: int = 0
-    misses: int = 0
-    degraded_steps: int = 0
-    left_out: int = 0
-    unreadable: int = 0
-    failed_requests: int = 0
-    gate_checks: int = 0
-    gate_fires: int = 0
-    gate_redone: int = 0
-    gate_corrections: int = 0
-    gate_refused: int = 0
-
-
 class Steps:
     """Belongs to the thread that runs the model."""
 
@@ -89,7 +69,7 @@ class Steps:
         self._allowance = Allowance(settings.gate_percent)
         self._decode = False
         self._tokens = 0
-        self.counted = _Counted()
+        self.counted = BaseSnapshot()
 
     @property
     def gated(self) -> bool:
@@ -131,7 +111,7 @@ class Steps:
 
     def snapshot(self) -> BaseSnapshot:
         """Everything counted, as of now."""
-        found = BaseSnapshot(**vars(self.counted), mapped_layers=len(self._bases.mapped))
+        found = replace(self.counted, mapped_layers=len(self._bases.mapped))
         cache = self._bases.cache
         if cache is None:
             return found
