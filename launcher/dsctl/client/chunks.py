@@ -18,8 +18,6 @@ from dsctl.client.events import (
     UsageReport,
 )
 
-DONE = b"[DONE]"
-
 
 def read_chunk(data: bytes, t: float) -> Iterator[Event]:
     """The events of one `data:` payload that arrived at `t`.

@@ -14,9 +14,9 @@ from collections.abc import Iterator
 from typing import Any
 from urllib.parse import urlsplit
 
-from dsctl.client.chunks import DONE, refusal
+from dsctl.client.chunks import refusal
 from dsctl.client.errors import Failure, FailureKind, RequestError
-from dsctl.client.sse import SseDecoder
+from dsctl.client.sse import stamped_events
 from dsctl.client.target import Target
 
 CONNECT_S = 5.0
@@ -80,7 +80,7 @@ def stamped_stream(
         response = connection.getresponse()
         if response.status != 200:
             raise RequestError(refusal(response.status, response.read()))
-        yield from _events(response, began)
+        yield from stamped_events(iter(lambda: response.read1(65536), b""), began)
     except TimeoutError:
         message = f"{target} was silent for {silence_s:g} s"
         raise RequestError(Failure(FailureKind.SILENT, message)) from None
@@ -89,24 +89,3 @@ def stamped_stream(
         raise RequestError(Failure(FailureKind.BROKEN, message)) from None
     finally:
         connection.close()
-
-
-def _events(
-    response: http.client.HTTPResponse, began: float
-) -> Iterator[tuple[float, bytes | None]]:
-    decoder, opened, ended = SseDecoder(), False, False
-    clock, read = time.perf_counter, response.read1
-    while piece := read(65536):
-        t = clock() - began
-        if not opened:
-            opened = True
-            yield t, None
-        for data in decoder.feed(piece):
-            if data == DONE:
-                ended = True
-            else:
-                yield t, data
-    ended = ended or any(data == DONE for data in decoder.close())
-    if not ended:
-        what = "in the middle" if opened else "before the first byte"
-        raise RequestError(Failure(FailureKind.BROKEN, f"the answer ended {what}, no [DONE]"))

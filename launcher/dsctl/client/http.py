@@ -8,12 +8,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from dsctl.client.chunks import DONE, read_chunk, refusal
+from dsctl.client.chunks import read_chunk, refusal
 from dsctl.client.completion import Assembler, Completion, collect
 from dsctl.client.errors import Failure, FailureKind, RequestError
 from dsctl.client.events import Event, Opened
 from dsctl.client.fast import stamped_stream
-from dsctl.client.sse import SseDecoder
+from dsctl.client.sse import stamped_events
 from dsctl.client.target import Target
 
 if TYPE_CHECKING:
@@ -176,9 +176,7 @@ class Client:
 
         `t` is taken when the bytes are read, before anything is parsed.
         """
-        decoder = SseDecoder()
         body = {"stream": True, "stream_options": {"include_usage": True}, **body}
-        opened = ended = False
         with self._told():
             request = self._client().build_request("POST", path, json=body)
             began = time.perf_counter()
@@ -186,24 +184,9 @@ class Client:
             try:
                 if response.status_code != 200:
                     raise RequestError(refusal(response.status_code, response.read()))
-                for piece in response.iter_raw():
-                    t = time.perf_counter() - began
-                    if not opened:
-                        opened = True
-                        yield t, None
-                    for data in decoder.feed(piece):
-                        if data == DONE:
-                            ended = True
-                        else:
-                            yield t, data
+                yield from stamped_events(response.iter_raw(), began)
             finally:
                 response.close()
-        if not ended:
-            for data in decoder.close():
-                ended = ended or data == DONE
-        if not ended:
-            what = "in the middle" if opened else "before the first byte"
-            raise RequestError(Failure(FailureKind.BROKEN, f"the answer ended {what}, no [DONE]"))
 
     def _client(self) -> httpx.Client:
         if self._http is None:

@@ -1,8 +1,14 @@
-"""Server-sent events out of arbitrary pieces of bytes (WHATWG HTML, section 9.2.6). Pure."""
+"""Server-sent events out of arbitrary pieces of bytes (WHATWG HTML, section 9.2.6)."""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
+
+from dsctl.client.errors import Failure, FailureKind, RequestError
+
+#: What a chat stream ends with.
+DONE = b"[DONE]"
 
 
 class SseDecoder:
@@ -45,3 +51,28 @@ class SseDecoder:
     def is_clean(self) -> bool:
         """Nothing half-received is held."""
         return not self._rest and not self._data
+
+
+def stamped_events(pieces: Iterator[bytes], began: float) -> Iterator[tuple[float, bytes | None]]:
+    """(seconds since `began`, data of one event); the first item has no data: the stream opened.
+
+    A piece is stamped when it has been read, before anything in it is parsed.
+
+    Raises:
+        RequestError: the pieces end before the stream says so.
+    """
+    decoder, opened, ended = SseDecoder(), False, False
+    clock = time.perf_counter
+    for piece in pieces:
+        t = clock() - began
+        if not opened:
+            opened = True
+            yield t, None
+        for data in decoder.feed(piece):
+            if data == DONE:
+                ended = True
+            else:
+                yield t, data
+    if not ended and DONE not in decoder.close():
+        what = "in the middle" if opened else "before the first byte"
+        raise RequestError(Failure(FailureKind.BROKEN, f"the answer ended {what}, no [DONE]"))
