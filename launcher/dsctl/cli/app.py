@@ -76,5 +76,6 @@ def _print_usage_error(error: typer.TyperException) -> None:
     if message.startswith("Usage:"):  # a command group without a command: its help is the message
         print(message, file=sys.stderr)
         return
+    message = message.replace(": Value error, ", ": ")  # how a library says where it checks
     print(f"dsctl: {message}", file=sys.stderr)
     print("  what to do: see `dsctl --help` or `dsctl COMMAND --help`", file=sys.stderr)

@@ -87,6 +87,15 @@ def test_every_outcome_is_an_exit_code_and_a_line(
         assert said == "dsctl: m\n  what to do: r\n"
 
 
+def test_a_wrong_choice_is_said_without_the_library_s_own_words(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert run(build_app(), ["image", "build", "--target", "nope"]) == 2
+    said = capsys.readouterr().err
+    assert "'nope' is not one of 'cpu', 'cuda', 'gateway'" in said
+    assert "Value error" not in said
+
+
 def test_debug_shows_the_traceback() -> None:
     app = build_app()
 
