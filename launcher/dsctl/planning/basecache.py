@@ -28,6 +28,18 @@ def require_sense(
             "cache experts in",
             remedy="set it, e.g. `--set base_cache_gib=64`",
         )
+    given = {
+        "base_cache_gib": demand.base_cache_bytes,
+        "arena_gib": demand.arena_bytes,
+        "replay": not demand.strict,
+    }
+    idle = [knob for knob, value in given.items() if value]
+    if demand.store != "w2-cache" and idle:
+        raise KnobError(
+            f"profile {profile_id}: knob {idle[0]!r} has no meaning with experts={demand.store}: "
+            "it belongs to w2-cache",
+            remedy="leave it out",
+        )
     absent = sorted(layer for layer in mapped if layer >= geometry.layers)
     if absent:
         raise KnobError(

@@ -38,9 +38,6 @@ def host_plan(geometry: Geometry, demand: Demand, machine: Machine, kv_bytes: in
         else:
             pinned = base
             components["base_in_host_memory"] = base
-    elif demand.arena_bytes:
-        pinned = min(demand.arena_bytes, corrections)
-        components["arena"] = pinned
     if demand.mapped_layers:
         mapped = demand.mapped_layers * geometry.experts * geometry.w2_expert_bytes
         pinned += mapped

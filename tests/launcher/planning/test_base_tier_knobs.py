@@ -104,6 +104,9 @@ def test_a_cache_of_three_experts_does_not_fit() -> None:
     ("knobs", "says"),
     [
         ({"experts": "w2-cache", "pack_dir": "/p"}, "'base_cache_gib' is not set"),
+        ({"arena_gib": "1"}, "'arena_gib' has no meaning with experts=native"),
+        ({"experts": "w2-resident", "arena_gib": "1"}, "'arena_gib' has no meaning with experts="),
+        ({"experts": "w2-resident", "replay": "approximate"}, "'replay' has no meaning"),
         ({**CACHED, "mapped_layers": "1,9"}, "there is no layer 9; the model has layers 0 to 3"),
     ],
 )

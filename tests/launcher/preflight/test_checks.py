@@ -67,7 +67,7 @@ def test_page_cache_counts_as_available() -> None:
 
 
 def test_a_control_groups_limit_is_the_memory_there_is() -> None:
-    limited = change(recorded(SERVER), "memory", limit_bytes=8 * GIB)
+    limited = change(recorded(SERVER), "memory", limit_bytes=4 * GIB)
     found = ask("host.memory-total", limited)
     assert found.status is Status.FAIL
     assert "control group" in found.summary
@@ -90,15 +90,15 @@ def swap(used: int = 0, size: int = 32 * GIB, kind: str = "file", rotational: bo
     ("devices", "available_gib", "status"),
     [
         ((), 200, Status.PASS),  # no swap, and none needed
-        ((), 15, Status.WARN),  # no swap behind a peak that just fits
-        ((), 10, Status.FAIL),  # no swap, and the peak does not fit
-        (swap(), 10, Status.PASS),  # swap catches the rest
-        (swap(size=2 * GIB), 10, Status.FAIL),  # too small to catch it
-        (swap(rotational=True), 10, Status.WARN),
-        (swap(kind="zram"), 10, Status.WARN),
+        ((), 7, Status.WARN),  # no swap behind a peak that just fits
+        ((), 5, Status.FAIL),  # no swap, and the peak does not fit
+        (swap(), 5, Status.PASS),  # swap catches the rest
+        (swap(size=1 * GIB), 5, Status.FAIL),  # too small to catch it
+        (swap(rotational=True), 5, Status.WARN),
+        (swap(kind="zram"), 5, Status.WARN),
         (swap(kind="zram"), 200, Status.PASS),  # it does not lean on it
         (swap(used=5 * GIB), 200, Status.WARN),  # in use before anything starts
-        (swap(used=5 * GIB), 10, Status.FAIL),
+        (swap(used=5 * GIB), 5, Status.FAIL),
         (swap(used=500 << 20), 200, Status.PASS),  # what a long-running desktop has
     ],
 )
