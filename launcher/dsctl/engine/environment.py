@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
+import subprocess
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -68,6 +70,11 @@ class Environment:
             f"the engine environment {self.directory} is broken: it has no site-packages",
             remedy=f"remove it (`rm -r {self.directory}`) and run `dsctl up` again",
         )
+
+    @property
+    def cuda(self) -> Path | None:
+        """CUDA's compiler, headers and libraries in it, where its lock brings them."""
+        return next(self.directory.glob("lib/python3.*/site-packages/nvidia/cu1*"), None)
 
     def is_ready(self) -> bool:
         """Whole: marker there, and what a start needs is really on disk."""
@@ -159,8 +166,24 @@ def _install(
     except ProgramFailedError as failure:
         raise explain_pip(failure, "installing the engine's wheels") from None
     _add_vllm_metadata(environment, lock)
+    if environment.cuda is not None:
+        from dsctl.image.inside.assemble import complete_toolkit
+
+        complete_toolkit(environment.cuda, driver_library())
     marker = {"lock": lock.name, "digest": lock.digest, "python": version}
     write_atomically(environment.marker, json.dumps(marker) + "\n")
+
+
+def driver_library() -> str:
+    """Where the driver's libcuda lies; its usual place if the loader does not know it (yet)."""
+    try:
+        known = subprocess.run(
+            ["/sbin/ldconfig", "-p"], capture_output=True, text=True, timeout=30, check=False
+        ).stdout
+    except (OSError, subprocess.TimeoutExpired):
+        known = ""
+    found = re.search(r"^\s*libcuda\.so\.1 \(.*x86-64.*\) => (\S+)$", known, re.M)
+    return found[1] if found else "/usr/lib/x86_64-linux-gnu/libcuda.so.1"
 
 
 def vllm_metadata(lock: Lock) -> dict[str, str]:

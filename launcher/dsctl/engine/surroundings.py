@@ -45,7 +45,11 @@ def process_command(
     command = engine_command(profile, endpoint=endpoint, checkpoint=checkpoint)
     program = environment.scripts / command.argv[0]
     env = {name: os.environ[name] for name in _INHERITED if name in os.environ}
-    env["PATH"] = os.pathsep.join((str(environment.scripts), "/usr/local/bin", "/usr/bin", "/bin"))
+    programs = [environment.scripts, "/usr/local/bin", "/usr/bin", "/bin"]
+    if environment.cuda is not None:  # what compiles kernels takes this one, not the machine's
+        env["CUDA_HOME"] = str(environment.cuda)
+        programs.insert(1, environment.cuda / "bin")
+    env["PATH"] = os.pathsep.join(map(str, programs))
     caches = paths.engine_caches / environment.directory.name
     for variable, name in _CACHES.items():
         env[variable] = str(make_writable(caches / name, "engine cache"))

@@ -42,3 +42,9 @@ def test_the_digest_is_that_of_the_file() -> None:
 def test_an_unknown_lock_is_a_usage_error() -> None:
     with pytest.raises(ConfigError, match="'rocm'"):
         read_lock("rocm")
+
+
+@pytest.mark.parametrize("name", ["cpu", "cuda"])
+def test_every_engine_lock_has_what_builds_our_runtime(name: str) -> None:
+    names = {requirement.name for requirement in read_lock(name).requirements}
+    assert "flit-core" in names

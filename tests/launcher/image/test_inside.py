@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import os
 import py_compile
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 from dsctl.image.inside import assemble
-from dsctl.image.inside.serve import CACHES, cache_environment, device_key
+from dsctl.image.inside.serve import CACHES, cache_environment, device_key, driver_environment
 
 
 def gpu(driver: Path, bdf: str, model: str) -> None:
@@ -29,6 +31,33 @@ def test_the_device_is_the_set_of_models(tmp_path: Path) -> None:
     assert device_key(tmp_path / "one").startswith("nvidia-rtx-pro-6000-")
     assert device_key(tmp_path / "one") == device_key(tmp_path / "two")
     assert device_key(tmp_path / "one") != device_key(tmp_path / "other")
+
+
+def test_triton_is_told_where_the_driver_s_library_lies(tmp_path: Path) -> None:
+    (tmp_path / "driver").mkdir()
+    library = tmp_path / "driver" / "libcuda.so.1"
+    build = ["gcc", "-shared", "-x", "c", "-o", str(library), "/dev/null"]
+    subprocess.run(build, check=True)
+    program = (
+        "import os; from pathlib import Path\n"
+        "from dsctl.image.inside.serve import driver_environment as found\n"
+        "print(found(os.environ, Path('/proc/self/maps')))\n"
+    )
+    env = {**os.environ, "LD_LIBRARY_PATH": str(library.parent)}
+    done = subprocess.run(
+        [sys.executable, "-c", program], env=env, capture_output=True, text=True, check=True
+    )
+    assert done.stdout.strip() == repr({"TRITON_LIBCUDA_PATH": str(library.parent)})
+    assert driver_environment({"TRITON_LIBCUDA_PATH": "/mine"}, tmp_path) == {}
+
+
+def test_pips_cuda_is_completed_to_what_compilers_look_for(tmp_path: Path) -> None:
+    (tmp_path / "lib").mkdir()
+    (tmp_path / "lib" / "libcudart.so.13").write_text("library")
+    for _ in range(2):  # again does no harm
+        assemble.complete_toolkit(tmp_path, "/usr/lib64/libcuda.so.1")
+    assert (tmp_path / "lib64" / "libcudart.so").read_text() == "library"
+    assert (tmp_path / "lib" / "stubs" / "libcuda.so").readlink() == Path("/usr/lib64/libcuda.so.1")
 
 
 def test_another_image_or_device_has_other_caches() -> None:

@@ -88,7 +88,7 @@ def packages(context: Path, out: Path) -> None:
     site = out / "lib/python3.11/site-packages"
     shutil.copytree(context / "site", site, dirs_exist_ok=True)
     for cuda in (out / "lib/python3.11/site-packages/nvidia").glob("cu1*"):
-        _complete_toolkit(cuda)
+        complete_toolkit(cuda, "/usr/lib/x86_64-linux-gnu/libcuda.so.1")
     _compile(site)
     _settle(out)
 
@@ -186,14 +186,15 @@ def _name_compilers(programs: Path) -> None:
         _link(programs / name, target)
 
 
-def _complete_toolkit(cuda: Path) -> None:
+def complete_toolkit(cuda: Path, driver: str) -> None:
     """pip's CUDA has `lib` and versioned libraries; those that compile look for `lib64`, `-lNAME`
-    and a `libcuda` to link with, which the driver brings when the container starts."""
+    and a `libcuda` to link with, which the driver brings as `driver` (in a container when that
+    starts)."""
     _link(cuda / "lib64", "lib")
     for library in sorted((cuda / "lib").glob("*.so.*")):
         _link(cuda / "lib" / f"{library.name.split('.so.')[0]}.so", library.name)
     (cuda / "lib" / "stubs").mkdir(exist_ok=True)
-    _link(cuda / "lib" / "stubs" / "libcuda.so", "/usr/lib/x86_64-linux-gnu/libcuda.so.1")
+    _link(cuda / "lib" / "stubs" / "libcuda.so", driver)
 
 
 def _link(path: Path, target: str) -> None:

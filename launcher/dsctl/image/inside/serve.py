@@ -6,6 +6,7 @@ Caches of compiled kernels belong to one image and one kind of device: they lie 
 
 from __future__ import annotations
 
+import ctypes
 import hashlib
 import os
 import re
@@ -60,6 +61,18 @@ def cache_environment(environment: Mapping[str, str], root: Path, device: str) -
     }
 
 
+def driver_environment(environment: Mapping[str, str], maps: Path) -> dict[str, str]:
+    """Where the driver's libcuda lies, for Triton: it would ask `ldconfig`, which is not here."""
+    if "TRITON_LIBCUDA_PATH" in environment:
+        return {}
+    try:
+        ctypes.CDLL("libcuda.so.1")
+    except OSError:
+        return {}  # no card: nothing will ask
+    found = re.search(r"\s(/\S+)/libcuda\.so\S*$", maps.read_text(), re.M)
+    return {"TRITON_LIBCUDA_PATH": found[1]} if found else {}
+
+
 def main(arguments: list[str]) -> None:
     """Name the caches, make them, become the engine."""
     os.umask(UMASK)
@@ -70,7 +83,8 @@ def main(arguments: list[str]) -> None:
         except OSError as error:
             sys.exit(f"serve: {directory} cannot be made: {error.strerror}; is /cache writable?")
     command = [sys.executable, "-P", "-m", "vllm.entrypoints.cli.main", "serve", *arguments]
-    os.execve(sys.executable, command, {**os.environ, **caches})
+    driver = driver_environment(os.environ, Path("/proc/self/maps"))
+    os.execve(sys.executable, command, {**os.environ, **caches, **driver})
 
 
 if __name__ == "__main__":
