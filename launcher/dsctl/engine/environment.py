@@ -160,7 +160,7 @@ def _install(
     try:
         run_watched(
             [str(environment.python), *PIP, "install", "--no-cache-dir", *LOCKED, *options],
-            env=pip_environment(),
+            env=_undisturbed(),
             tick=tick,
         )
     except ProgramFailedError as failure:
@@ -172,6 +172,13 @@ def _install(
         complete_toolkit(environment.cuda, driver_library())
     marker = {"lock": lock.name, "digest": lock.digest, "python": version}
     write_atomically(environment.marker, json.dumps(marker) + "\n")
+
+
+def _undisturbed() -> dict[str, str]:
+    """pip without the user's settings: all it needs is in the wheelhouse, and another directory of
+    wheels that they name would be searched as well."""
+    kept = {k: v for k, v in pip_environment().items() if not k.startswith("PIP_")}
+    return kept | {"PIP_CONFIG_FILE": os.devnull}
 
 
 def driver_library() -> str:

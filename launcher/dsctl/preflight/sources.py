@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from dsctl.planning.packs import packs_of
 from dsctl.preflight.outcome import SkipError
 from dsctl.preflight.registry import CheckContext
 
@@ -34,7 +35,7 @@ def pack_path(context: CheckContext) -> str:
     if named:
         return _absolute(context, str(named))
     if context.paths is not None:
-        return str(context.paths.data / "packs")
+        return str(packs_of(context.paths))
     return "/home/user/.local/share/dsctl/packs"
 
 

@@ -116,6 +116,7 @@ def prepare(request: Request, paths: Paths) -> Prepared:
     from dsctl.planning.catalog import load_profile
     from dsctl.planning.choose import choose
     from dsctl.planning.machine import machine_from_facts
+    from dsctl.planning.packs import with_pack
     from dsctl.preflight.registry import CheckContext
     from dsctl.preflight.run import run_checks
     from dsctl.supervise.selection import checkpoint_of, endpoint_of, engine_of
@@ -129,6 +130,7 @@ def prepare(request: Request, paths: Paths) -> Prepared:
         profile = load_profile(request.profile, request.overrides)
         facts = collect()
     checkpoint = checkpoint_of(profile)
+    profile = with_pack(profile, checkpoint, paths)
     plan = _plan(profile, facts, checkpoint)
     choice = engine_of(profile, request.engine, facts)
     context = CheckContext(facts, profile, plan, files=Path("/"), paths=paths, engine=choice.kind)

@@ -35,6 +35,7 @@ from dsctl.supervise.situation import situation_of, write_situation
 
 if TYPE_CHECKING:
     from dsctl.engine.base import EngineCommand
+    from dsctl.engine.containers import Images
     from dsctl.supervise.attempt import Attempt
 
 
@@ -224,13 +225,21 @@ def command_of(
 def _containers_of(
     prepared: Prepared, paths: Paths, journal: Journal, report: Callable[[Progress], None]
 ) -> EngineCommand:
-    from dsctl.engine.containers import container_command, ensure_access, ensure_images
+    from dsctl.engine.containers import ensure_access, ensure_images, named_images
 
+    # what is missing on this machine is said before minutes of building
+    _container_command(prepared, named_images(prepared.profile), paths)
     images = ensure_images(prepared.profile, report)
     journal.say(Phase.STARTING, "environment", f"engine image {images.engine}")
     key, new = ensure_access(prepared.profile, paths)
     if new:
         journal.say(Phase.STARTING, "key", f"made API key {key.name!r} in {paths.api_keys}")
+    return _container_command(prepared, images, paths)
+
+
+def _container_command(prepared: Prepared, images: Images, paths: Paths) -> EngineCommand:
+    from dsctl.engine.containers import container_command
+
     return container_command(
         prepared.profile,
         endpoint=prepared.endpoint,

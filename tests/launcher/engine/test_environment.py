@@ -56,7 +56,8 @@ class Index:
             write_wheel(root / "helper", "helper", "1.0", {"helper.py": "x = 1"}),
         ]
         for wheel in self.wheels:
-            link = f'<a href="{wheel.name}">{wheel.name}</a>'
+            digest = hashlib.sha256(wheel.read_bytes()).hexdigest()
+            link = f'<a href="{wheel.name}#sha256={digest}">{wheel.name}</a>'
             (wheel.parent / "index.html").write_text(link)
 
     def lock(self, path: Path, *, spoil: str | None = None) -> Lock:
@@ -120,6 +121,16 @@ def test_an_interrupted_fetch_goes_on_where_it_stopped(
     wheelhouse.mkdir(parents=True)
     shutil.move(index.wheels[1], wheelhouse)  # came before the interruption, is gone from the index
     assert ensure_environment(lock, paths, silent).is_ready()
+
+
+def test_wheels_that_the_user_s_pip_knows_of_are_not_installed(
+    index: Index, paths: Paths, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A local build counts as newer than the locked one."""
+    write_wheel(tmp_path / "mine", "helper", "1.0+mine", {"helper.py": "x = 2"})
+    monkeypatch.setenv("PIP_FIND_LINKS", str(tmp_path / "mine"))
+    environment = ensure_environment(index.lock(tmp_path / "cpu.lock"), paths, silent)
+    assert (environment.site_packages() / "helper.py").read_text() == "x = 1"
 
 
 def test_a_broken_environment_is_made_again(index: Index, paths: Paths, tmp_path: Path) -> None:

@@ -75,8 +75,8 @@ TABLE: dict[tuple[str, str], tuple[str, str]] = {
     ),
     ("rented-vm", CANARY): ("net.port", ""),
     ("rented-vm", RESIDENT): (
-        "disk.model-space disk.pack-space gpu.driver net.port",
-        "docker.cgroup-driver host.unattended-upgrades",
+        "disk.model-space gpu.driver net.port",
+        "disk.pack-space docker.cgroup-driver host.unattended-upgrades",
     ),
     ("driver-upgraded", CANARY): ("", ""),
     ("driver-upgraded", RESIDENT): (
@@ -86,8 +86,8 @@ TABLE: dict[tuple[str, str], tuple[str, str]] = {
     ("driver-upgraded", DUAL): ("gpu.driver-mismatch gpu.present", "host.unattended-upgrades"),
     ("swapping", CANARY): ("host.memory-pressure", "host.swap"),
     ("swapping", RESIDENT): (
-        "disk.pack-space gpu.vram-free host.memory-pressure",
-        "gpu.driver host.swap pcie.link-width",
+        "gpu.vram-free host.memory-pressure",
+        "disk.pack-space gpu.driver host.swap pcie.link-width",
     ),
     ("swapping", DUAL): (
         "gpu.count gpu.vram-free host.memory-available host.memory-pressure host.swap",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dsctl.model.facts import Disk
+from dsctl.planning.packs import cannot_do_without, wants_pack
 from dsctl.preflight.outcome import Outcome, SkipError, fail, gib, good, warn
 from dsctl.preflight.registry import CheckContext, check
 from dsctl.preflight.sources import checkpoint_directory, checkpoint_path, pack_path
@@ -95,26 +96,24 @@ def _is_there(context: CheckContext) -> bool:
         return False
 
 
-def _needs_pack(context: CheckContext) -> bool:
-    return str(context.value("experts", "native")) != "native"
-
-
 @check("disk.pack-space", needs=("disks",), device="cuda")
 def pack_space(context: CheckContext) -> Outcome:
     """Room for the packs, which are written once."""
     from dsctl.preflight.checks.packs import pack_bytes, pack_state
 
-    if not _needs_pack(context):
+    if not wants_pack(context.profile):
         return good("this profile uses no pack")
     size = pack_bytes(context)
     disk = _disk(context, pack_path(context))
     if pack_state(context).usable:
         return good("the pack is there")
     if disk.free_bytes < size:
-        return fail(
+        needed = cannot_do_without(context.profile, context.engine)
+        return (fail if needed else warn)(
             f"{disk.path} has {gib(disk.free_bytes)} free, the pack takes {gib(size)}",
-            "free some, or put it on another disk: `--set pack_dir=DIR`",
-            "a build that runs out of room fails after many minutes",
+            "free some, or put it on another disk (`dsctl pack build --out DIR`) and name that: "
+            "`--set pack_dir=DIR`",
+            "" if needed else "it starts without one, and quantizes anew each time",
         )
     return good(f"{gib(disk.free_bytes)} free on {disk.path}, the pack takes {gib(size)}")
 
@@ -122,7 +121,7 @@ def pack_space(context: CheckContext) -> Outcome:
 @check("disk.pack-filesystem", needs=("disks",), device="cuda")
 def pack_filesystem(context: CheckContext) -> Outcome:
     """A pack is read at random while it serves: it wants a real disk and a plain filesystem."""
-    if not _needs_pack(context):
+    if not wants_pack(context.profile):
         return good("this profile uses no pack")
     disk = _disk(context, pack_path(context))
     where = f"{pack_path(context)} lies on {disk.fstype} ({disk.path})"

@@ -7,12 +7,24 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from dsctl.planning.packs import (
+    SIDECAR,
+    cannot_do_without,
+    find_pack,
+    shards_of,
+    wants_pack,
+)
 from dsctl.preflight.outcome import Outcome, SkipError, fail, gib, good, warn
 from dsctl.preflight.registry import CheckContext, check
-from dsctl.preflight.sources import checkpoint_here, checkpoint_path, on_host, pack_path
+from dsctl.preflight.sources import (
+    checkpoint_directory,
+    checkpoint_here,
+    checkpoint_path,
+    on_host,
+    pack_path,
+)
 
-#: The sidecar that alone makes a directory a pack, and its version (runtime/dsruntime/pack).
-_SIDECAR = "pack.json"
+#: Version of the sidecar (runtime/dsruntime/pack).
 _FORMAT_VERSION = 1
 #: 2-bit planes and split FP4 corrections of 43 layers × 256 experts (6.75 and 7.5 MiB an expert).
 _BASE_BYTES = 43 * 256 * 27 * (1 << 18)
@@ -42,12 +54,13 @@ def pack_bytes(context: CheckContext) -> int:
 
 
 def pack_directory(context: CheckContext) -> Path:
-    """The directory with the sidecar: the named one, or the newest pack below it."""
+    """The directory with the sidecar, as a start would choose it."""
     directory = on_host(context, pack_path(context))
-    if not (directory / _SIDECAR).is_file() and directory.is_dir():
-        below = sorted(directory.glob(f"*/{_SIDECAR}"), key=lambda p: p.stat().st_mtime)
-        return below[-1].parent if below else directory
-    return directory
+    try:
+        checkpoint = checkpoint_directory(context)
+    except SkipError:
+        checkpoint = directory  # recorded without its checkpoint: nothing fits, the newest is told
+    return find_pack(directory, checkpoint, max(1, context.ranks)) or directory
 
 
 def pack_state(context: CheckContext) -> PackState:
@@ -57,13 +70,13 @@ def pack_state(context: CheckContext) -> PackState:
     except SkipError as skipped:
         return PackState(None, str(skipped))
     try:
-        manifest = json.loads((directory / _SIDECAR).read_text())
+        manifest = json.loads((directory / SIDECAR).read_text())
         files = [(str(f["name"]), int(f["size_bytes"])) for f in manifest["files"]]
         version = manifest["format_version"]
     except FileNotFoundError:
         return PackState(None, f"{pack_path(context)} holds no pack")
     except (OSError, ValueError, KeyError, TypeError) as error:
-        return PackState(None, f"its {_SIDECAR} is damaged ({error})")
+        return PackState(None, f"its {SIDECAR} is damaged ({error})")
     if version != _FORMAT_VERSION:
         return PackState(manifest, f"it has format {version}, this runtime reads {_FORMAT_VERSION}")
     for name, size in files:
@@ -85,23 +98,23 @@ def _build(context: CheckContext) -> str:
 
 def _wanted(context: CheckContext) -> None:
     """Raises SkipError unless the profile uses a pack."""
-    if context.value("experts", "native") == "native":
+    if not wants_pack(context.profile):
         raise SkipError("the profile uses the checkpoint's own experts, no pack")
 
 
 @check("pack.present", device="cuda")
 def present(context: CheckContext) -> Outcome:
-    """Whether this start has to quantize first, why, how long, and how much disk it takes."""
+    """Whether there is one; without, a start quantizes again each time, or cannot be."""
     _wanted(context)
     on_host(context, pack_path(context))
     state = pack_state(context)
     if state.usable:
-        return good(f"the pack in {pack_path(context)} is whole")
-    return warn(
-        f"this start quantizes the experts first: {state.reason}",
-        f"build it ahead: {_build(context)}",
-        f"{_BUILD_MINUTES} minutes and {gib(pack_bytes(context))} of disk, once",
-    )
+        return good(f"the pack in {pack_directory(context)} is whole")
+    build = f"build it, once: {_build(context)}; a start finds it there"
+    takes = f"{_BUILD_MINUTES} minutes and {gib(pack_bytes(context))} of disk"
+    if cannot_do_without(context.profile, context.engine):
+        return fail(f"this start needs a pack: {state.reason}", build, takes)
+    return warn(f"every start quantizes the experts anew: {state.reason}", build, takes)
 
 
 @check("pack.identity", device="cuda")
@@ -121,7 +134,7 @@ def identity(context: CheckContext) -> Outcome:
         return fail(f"the pack is for {made_for} card(s), this profile uses {ranks}", again)
     recorded = {s["name"]: int(s["size_bytes"]) for s in state.manifest["source"]["shards"]}
     directory = checkpoint_here(context)
-    found = {p.name: p.stat().st_size for p in directory.glob("*.safetensors")}
+    found = shards_of(directory)
     changed = sorted(n for n in recorded if found.get(n) != recorded[n])
     if changed:
         first = changed[0]
