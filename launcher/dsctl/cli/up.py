@@ -226,6 +226,7 @@ def _say_what_next(endpoint: str, model: str) -> None:
 
 def _dry_run(request: Request, format_: Format) -> None:
     from dsctl.cli.output import print_json
+    from dsctl.errors import DsctlError
     from dsctl.model.finding import Status
     from dsctl.paths import user_paths
     from dsctl.supervise.prepare import prepare, refuse_what_does_not_fit
@@ -234,7 +235,11 @@ def _dry_run(request: Request, format_: Format) -> None:
     paths = user_paths()
     prepared = prepare(request, paths)
     refuse_what_cannot_start(prepared.profile)
-    command = _command(prepared, paths)
+    command, missing = None, None
+    try:
+        command = _command(prepared, paths)
+    except DsctlError as error:  # the findings say why, and come first
+        missing = error
     if format_ is Format.JSON:
         print_json(
             {
@@ -242,8 +247,8 @@ def _dry_run(request: Request, format_: Format) -> None:
                 "engine": prepared.engine,
                 "preflight": prepared.report.model_dump(mode="json"),
                 "plan": prepared.plan.model_dump(mode="json") if prepared.plan else None,
-                "argv": list(command.argv),
-                "env": command.env,
+                "argv": list(command.argv) if command is not None else None,
+                "env": command.env if command is not None else None,
             }
         )
     else:
@@ -252,9 +257,12 @@ def _dry_run(request: Request, format_: Format) -> None:
                 note(f"{finding.status}: {finding.id}: {finding.summary}\n  {finding.remedy}")
         fits = prepared.plan.verdict if prepared.plan else "none"
         note(f"preflight: {prepared.report.verdict}; plan: {fits}; nothing was started.\n")
-        _print_command(command)
+        if command is not None:
+            _print_command(command)
     if prepared.plan is not None:
         refuse_what_does_not_fit(prepared.plan)
+    if missing is not None:
+        raise missing
     if prepared.report.verdict is Status.FAIL:
         raise typer.Exit(1)
 
