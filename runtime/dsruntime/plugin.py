@@ -93,6 +93,11 @@ def worker_for(vllm_config: Any) -> str:
             f"additional-config: dsruntime.experts: {settings.experts} cannot spread experts over "
             "ranks: drop --enable-expert-parallel (tensor parallel shares each expert instead)"
         )
+    if vllm_config.parallel_config.pipeline_parallel_size > 1:
+        raise SettingsError(
+            f"additional-config: dsruntime.experts: {settings.experts} does not know stages of a "
+            "pipeline: drop --pipeline-parallel-size (use --tensor-parallel-size)"
+        )
     from dsruntime.tiers import metrics
 
     metrics.serve()
@@ -139,9 +144,30 @@ def settle_cuda(vllm_config: Any, original: Any) -> None:
             from dsruntime.tiers.settings import read_settings
 
             require_supported(vllm.__version__)
+            _require_plain_memory(vllm_config)
             require_possible(read_settings(vllm_config.additional_config))
             parallel.worker_cls = DEVICE_WORKER
     original(vllm_config)
+
+
+def _require_plain_memory(vllm_config: Any) -> None:
+    """Refuse what would discard or count our memory as if it were vLLM's own.
+
+    Raises:
+        SettingsError: names the option.
+    """
+    from dsruntime.tiers.settings import SettingsError
+
+    if vllm_config.model_config.enable_sleep_mode:
+        raise SettingsError(
+            "additional-config: dsruntime.experts: sleep mode discards the 2-bit base, which is no "
+            "parameter of the model: drop --enable-sleep-mode"
+        )
+    if os.environ.get("VLLM_ENABLE_STARTUP_PLAN", "0") not in ("", "0"):
+        raise SettingsError(
+            "VLLM_ENABLE_STARTUP_PLAN: a second start would give the KV cache the correction "
+            "pool's memory: unset it"
+        )
 
 
 class Scheduling:

@@ -34,6 +34,7 @@ _POINTERS = {
     "base": "*u8", "uses": "*i32", "pool": "*i64", "limit": "fp32",
 }  # fmt: skip
 _UNALIGNED = ("topk", "PAIRS", "limit")
+_FLUSHING = re.compile(r"\b(?:mul|fma)\.(?:rn\.)?ftz\b")
 _OPERATION = re.compile(r"\*/\s+(?:@\S+\s+)?([A-Z][\w.]*)")
 
 
@@ -64,6 +65,8 @@ class Built:
     Attributes:
         spill_bytes: stack of a thread plus what the assembler counts as local memory.
         base, corrected: the two loops of a product; None for kernels without one.
+        flushing: multiplications that take subnormals for zero. Expansion makes e2m1's halves out
+            of subnormals, so there must be none.
     """
 
     kernel: str
@@ -74,6 +77,7 @@ class Built:
     spill_bytes: int
     base: Loop | None = None
     corrected: Loop | None = None
+    flushing: int = 0
 
 
 def builds() -> tuple[Build, ...]:
@@ -126,6 +130,7 @@ def build(wanted: Build) -> Built:
     return Built(
         wanted.kernel, wanted.tile, wanted.coding, numbers["REG"], compiled.metadata.shared,
         numbers["STACK"] + numbers["LOCAL"], *loops,
+        flushing=len(_FLUSHING.findall(compiled.asm["ptx"])),
     )  # fmt: skip
 
 

@@ -57,7 +57,9 @@ class SideStream:
         return event
 
     def copy(self, target: torch.Tensor, source: torch.Tensor, after: torch.cuda.Event) -> None:
-        """Only this thread waits."""
+        """Only this thread waits. Its current device is the first card unless it says otherwise,
+        and entering a stream would make a context there for a rank that has another."""
+        torch.cuda.set_device(self._stream.device)
         with torch.cuda.stream(self._stream):
             self._stream.wait_event(after)
             target.copy_(source, non_blocking=True)

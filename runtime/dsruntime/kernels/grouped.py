@@ -175,7 +175,7 @@ def combine_kernel(
     tl.store(at, _narrow(total, out.dtype.element_ty, DOT), mask=n < HIDDEN)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["PAIRS"])  # one binary, whatever the sizes of captured graphs
 def group_kernel(ids, base_rows, experts, members, PAIRS, BP: tl.constexpr, BT: tl.constexpr):
     """Blocks of few pairs: block p is pair p's expert if p is the first of its block, else empty.
 

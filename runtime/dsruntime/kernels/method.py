@@ -11,6 +11,21 @@ from dsruntime.kernels.tiers import DeviceTiers
 from dsruntime.tiers.method import TieredExpertsMethod
 
 
+def without_padding(topk_ids: torch.Tensor) -> torch.Tensor:
+    """[T, k] ids with -1 for the rows that only fill up a captured graph.
+
+    The router of this model on CUDA (`dsv4_topk`, vLLM 0.32) gives such rows experts like any
+    other; without this they would be read for nobody, counted, and promoted. The mask is a buffer
+    that does not move, so a captured graph reads that of its step.
+    """
+    from vllm.forward_context import get_forward_context, is_forward_context_available
+
+    padding = get_forward_context().is_padding if is_forward_context_available() else None
+    if padding is None:
+        return topk_ids
+    return topk_ids.masked_fill(padding[: topk_ids.shape[0], None], -1)
+
+
 class DeviceExpertsMethod(TieredExpertsMethod):
     """One layer. vLLM calls `apply` inside an operator of its own that no compiler looks into."""
 
@@ -42,4 +57,5 @@ class DeviceExpertsMethod(TieredExpertsMethod):
         if self._loaded is None:
             raise RuntimeError(f"{layer.layer_name}: the experts have not been loaded")
         planes, work = self._loaded
+        topk_ids = without_padding(topk_ids)
         return moe(x, topk_weights, topk_ids, planes, self._limit, work)

@@ -77,6 +77,7 @@ class DeviceTiers(RankTiers):
         require_possible(settings)
         super().__init__(settings, model)
         self.device = device
+        self.headroom_bytes = 0  # of the largest step, beyond what is held between steps
         self._counts: UseCounts | None = None
         self._work: Workspace | None = None
 
@@ -130,8 +131,8 @@ class DeviceTiers(RankTiers):
         return said
 
     def after_step(self) -> None:
-        """Counts, then moves."""
-        if isinstance(self.store, DeviceStore):
+        """Counts, then moves; vLLM warms up with steps of its own, before there is a pool."""
+        if isinstance(self.store, DeviceStore) and self.store.pool.slots:
             self.store.add(self.counts.take())
         super().after_step()
 
@@ -145,5 +146,6 @@ class DeviceTiers(RankTiers):
         if self.device.type != "cuda":
             return super()._room()
         torch.cuda.empty_cache()
+        free = torch.cuda.mem_get_info(self.device)[0] - self.headroom_bytes
         # each rank has a card of its own; all take what the fullest can give
-        return self._ranks.least(torch.cuda.mem_get_info(self.device)[0]), 1
+        return self._ranks.least(max(0, free)), 1

@@ -23,16 +23,29 @@ class DeviceWorker(TierHooks, Worker):  # type: ignore[misc]  # vLLM is untyped 
     could be repeated, only its model and its captured graphs.
     """
 
+    tiers: DeviceTiers
+
     def __init__(self, vllm_config: Any, local_rank: int, *args: Any, **kwargs: Any) -> None:
         settings = read_settings(vllm_config.additional_config)
         model = vllm_config.model_config.model
-        tiers = DeviceTiers(settings, model, torch.device("cuda", local_rank))
-        self._choose = chooser(tiers, vllm_config.model_config)
-        self.tiers = tiers
+        self.tiers = DeviceTiers(settings, model, torch.device("cuda", local_rank))
+        self._choose = chooser(self.tiers, vllm_config.model_config)
         super().__init__(vllm_config, local_rank, *args, **kwargs)
+
+    def determine_available_memory(self) -> int:
+        """As always; what a largest step takes for a while is kept from the pool, too.
+
+        With a KV cache of a given size vLLM runs that step and reserves nothing for it.
+        """
+        torch.cuda.reset_peak_memory_stats(self.device)
+        left: int = super().determine_available_memory()
+        peak = torch.cuda.max_memory_allocated(self.device)
+        self.tiers.headroom_bytes = max(0, peak - torch.cuda.memory_allocated(self.device))
+        return left
 
     def load_model(self, *args: Any, **kwargs: Any) -> None:
         """As always, with our method for the experts of the target model."""
+        self.tiers.device = self.device  # as vLLM settled it: not always the local rank's
         from vllm.model_executor.layers.quantization import get_quantization_config
 
         with method_in_place(get_quantization_config(QUANTIZATION), self._choose):

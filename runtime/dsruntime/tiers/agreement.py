@@ -1,8 +1,13 @@
 """What the ranks of one model agree on, so that their pools never drift apart.
 
 Each rank holds a share of every expert, and its own copies of the pool's table and the policy's
-memory. Routing is the same on all, so all decide the same moves, as long as they see the same pool.
-But when a slot has been filled, or failed to be, depends on each rank's disk. If each showed its
+memory. All decide the same moves as long as they see the same uses and the same pool.
+
+Uses are those that the first rank counted. Routing should be the same on all, but two cards may
+round a tie differently (kernels are chosen by each rank's own timing), the model does not mind, and
+policies that drift apart would never heal.
+
+When a slot has been filled, or failed to be, depends on each rank's disk. If each showed its
 slot at once, the pools would differ for a step or two, which by itself is harmless: the share of an
 expert that a rank computes is right in either tier (the rows of w1 and w3 and the columns of w2
 belong together), so the sum lies between the 2-bit and the FP4 answer. But a policy that sees
@@ -20,8 +25,11 @@ from collections.abc import Sequence
 from enum import IntEnum
 from typing import Any, Protocol
 
+import numpy as np
+import numpy.typing as npt
 import torch
 
+Counts = npt.NDArray[np.int64]
 _FAILED = 1 << 20
 """What a failed move adds to the sum; more ranks than that there are not."""
 
@@ -44,6 +52,12 @@ class Ranks(Protocol):
     def least(self, value: int) -> int:
         """The least of all ranks' values. Waits for all."""
 
+    def leading(self, counts: Counts) -> Counts:
+        """[keys] the first rank's uses, of a step ago where there are several. Once a step by all.
+
+        ``counts``: this rank's of this step; not kept.
+        """
+
     def agreed(self, fills: dict[int, Fill]) -> dict[int, Fill]:
         """Which moves, by key, all have finished or one has failed. Called once a step by all.
 
@@ -62,6 +76,10 @@ class Alone:
     def least(self, value: int) -> int:
         """Itself."""
         return value
+
+    def leading(self, counts: Counts) -> Counts:
+        """A copy."""
+        return counts.copy()
 
     def agreed(self, fills: dict[int, Fill]) -> dict[int, Fill]:
         """What is not pending."""
@@ -85,6 +103,8 @@ class Together:
             list(ranks), backend="gloo", use_local_synchronization=True
         )
         self.count = len(ranks)
+        self._leader = ranks[0]
+        self._led: tuple[torch.Tensor, Any] | None = None
         self._asked: tuple[list[int], torch.Tensor, Any] | None = None
 
     def least(self, value: int) -> int:
@@ -92,6 +112,18 @@ class Together:
         found = torch.tensor([value], dtype=torch.int64)
         self._distributed.all_reduce(found, self._distributed.ReduceOp.MIN, self._group)
         return int(found)
+
+    def leading(self, counts: Counts) -> Counts:
+        """Those that were sent a step ago; sends these."""
+        sent = torch.from_numpy(counts.copy())
+        before = self._led
+        work = self._distributed.broadcast(sent, self._leader, self._group, async_op=True)
+        self._led = sent, work
+        if before is None:
+            return np.zeros_like(counts)
+        before[1].wait()
+        found: Counts = before[0].numpy()
+        return found
 
     def agreed(self, fills: dict[int, Fill]) -> dict[int, Fill]:
         """The answer to what was asked a step ago; asks about these."""

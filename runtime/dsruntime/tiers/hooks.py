@@ -29,8 +29,9 @@ class TierHooks:
         one: otherwise the KV cache takes everything first.
         """
         settings = self.tiers.settings
+        explicit = self.cache_config.kv_cache_memory_bytes is not None  # vLLM may set it meanwhile
         available = int(super().determine_available_memory())  # type: ignore[misc]
-        if self.cache_config.kv_cache_memory_bytes is not None:
+        if explicit:
             return available
         if settings.pool_bytes is None:
             raise ValueError(
@@ -57,8 +58,10 @@ class TierHooks:
 
     def shutdown(self) -> None:
         """Stop promoting first."""
-        self.tiers.close()
-        super().shutdown()  # type: ignore[misc]
+        try:
+            self.tiers.close()
+        finally:
+            super().shutdown()  # type: ignore[misc]
 
 
 @contextmanager

@@ -103,6 +103,7 @@ class RankTiers:
         pool = self.store.pool
         if not pool.slots:
             self._allocate(self.store)
+        self.store.forget()
         warm = self._warm(self.store) if self.settings.heat else ""
         return (
             f"{self.layers} layers at 2 bits {self.store.bases.describe()}, "

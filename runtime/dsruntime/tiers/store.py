@@ -120,7 +120,11 @@ class TierStore(Generic[S]):
         if slots and self._coding is Correction.NONE:
             self._reader.manifest.file("correction", self._reader.rank)
         self.pool.allocate(min(slots, self.pool.table.size))
-        self._counts[:] = 0  # of profiling and warm-up, which route nonsense
+
+    def forget(self) -> None:
+        """All uses so far: profiling and warm-up route nonsense."""
+        self._counts[:] = 0
+        self._state = self._policy.start(len(self._counts))
         self.counters = Counters()
 
     def warm(self, heat: Heats) -> int:
@@ -206,10 +210,11 @@ class TierStore(Generic[S]):
 
     def step(self) -> tuple[Move, ...]:
         """After a step: show what has been filled, decide and begin the next moves. Never waits."""
-        self.counters.uses += int(self._counts.sum())
-        self.counters.hits += int(self._counts[self.pool.visible()].sum())
+        counts = self._ranks.leading(self._counts)
+        self.counters.uses += int(counts.sum())
+        self.counters.hits += int(counts[self.pool.visible()].sum())
         self._show(self._ranks.agreed(self._fills()))
-        self._state, moves = self._policy.decide(self._state, self._counts, self.pool.view())
+        self._state, moves = self._policy.decide(self._state, counts, self.pool.view())
         self._counts[:] = 0
         for move in moves:
             self._begin(move)

@@ -63,6 +63,33 @@ def test_what_only_the_cpu_can_do_yet_is_refused_by_name(ours: dict[str, Any], n
         plugin.settle_cuda(asking(pack_dir="/pack", **ours), by_vllm)
 
 
+def test_what_would_discard_the_base_or_the_pool_is_refused(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    asleep = asking(experts="w2-resident", pack_dir="/pack")
+    asleep.model_config.enable_sleep_mode = True
+    with pytest.raises(SettingsError, match="drop --enable-sleep-mode"):
+        plugin.settle_cuda(asleep, by_vllm)
+    monkeypatch.setenv("VLLM_ENABLE_STARTUP_PLAN", "1")
+    with pytest.raises(SettingsError, match="VLLM_ENABLE_STARTUP_PLAN"):
+        plugin.settle_cuda(asking(experts="w2-resident", pack_dir="/pack"), by_vllm)
+
+
+def test_rows_that_fill_up_a_graph_have_no_experts() -> None:
+    from vllm.forward_context import ForwardContext, override_forward_context
+
+    from dsruntime.kernels.method import without_padding
+
+    ids = torch.tensor([[3, 5], [1, 2], [0, 7]], dtype=torch.int32)
+    assert without_padding(ids) is ids, "outside a step nothing is known"
+    context = ForwardContext.__new__(ForwardContext)
+    context.is_padding = torch.tensor([False, False, True, True])
+    with override_forward_context(context):
+        assert without_padding(ids).tolist() == [[3, 5], [1, 2], [-1, -1]]
+        context.is_padding = None
+        assert without_padding(ids) is ids
+
+
 def test_a_platform_is_hooked_once() -> None:
     class Platform:
         settled = 0

@@ -81,6 +81,7 @@ def test_compiled_for_sm120_none_spills_and_the_page_says_what_the_compiler_made
     assert len(made) == len(aot.builds())
     for each in made:
         assert each.spill_bytes == 0, each
+        assert each.flushing == 0, each
         assert each.shared_bytes <= aot.SHARED_LIMIT_BYTES, each
         for loop in (each.base, each.corrected):
             assert (loop is not None) == (each.kernel in ("gate_up", "down")), each

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from dsruntime import plugin
+from dsruntime.tiers.settings import SettingsError
 
 MODEL_SCRIPT = """
 import json, sys
@@ -29,8 +30,12 @@ if __name__ == "__main__":
 
 def configuration(model_type: str, worker: str = "auto") -> Any:
     return SimpleNamespace(
-        model_config=SimpleNamespace(hf_config=SimpleNamespace(model_type=model_type)),
-        parallel_config=SimpleNamespace(worker_cls=worker, enable_expert_parallel=False),
+        model_config=SimpleNamespace(
+            hf_config=SimpleNamespace(model_type=model_type), enable_sleep_mode=False
+        ),
+        parallel_config=SimpleNamespace(
+            worker_cls=worker, enable_expert_parallel=False, pipeline_parallel_size=1
+        ),
         scheduler_config=SimpleNamespace(
             enable_chunked_prefill=True,
             max_num_batched_tokens=256,
@@ -126,6 +131,11 @@ def test_experts_in_tiers_get_the_worker_that_has_them() -> None:
     plugin.settle(config, without_amx)
     assert config.parallel_config.worker_cls == plugin.TIERED_WORKER
     assert config.scheduler_config.scheduler_cls == "dsruntime.tiers.scheduler.TieredScheduler"
+    staged = configuration("deepseek_v4")
+    staged.additional_config = config.additional_config
+    staged.parallel_config.pipeline_parallel_size = 2
+    with pytest.raises(SettingsError, match="drop --pipeline-parallel-size"):
+        plugin.settle(staged, without_amx)
     plain = configuration("deepseek_v4")
     plugin.settle(plain, without_amx)
     assert plain.scheduler_config.scheduler_cls is None, "experts in FP4 need no scheduler of ours"
