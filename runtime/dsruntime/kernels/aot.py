@@ -13,7 +13,7 @@ import re
 import subprocess
 import tempfile
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -77,7 +77,7 @@ class Built:
     spill_bytes: int
     base: Loop | None = None
     corrected: Loop | None = None
-    flushing: int = 0
+    flushing: int = field(default=0, kw_only=True)
 
 
 def builds() -> tuple[Build, ...]:
