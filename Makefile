@@ -1,6 +1,7 @@
 # make demo     installs, serves the canary with a real engine, asks it one question, takes it down
 # make test     installs and runs every test that needs no Docker
-# make e2e      real engines end to end
+# make e2e      real engines and real Docker end to end (half an hour)
+# make e2e-ci   the same without what takes minutes: what CI runs
 # make lint     formatting, lint, types
 # make install  creates .venv with dsctl in .venv/bin
 
@@ -14,8 +15,7 @@ TOOLS   := .venv-engine-tools
 ENGINE_PYTEST = PYTHONPATH=$(CURDIR)/runtime:$(CURDIR)/$(TOOLS):$(CURDIR) \
   "$$($(DSCTL) env build)/bin/python" -m pytest $(PYTEST)
 
-# make e2e-engine  the part of e2e without Docker and faults
-.PHONY: install demo test test-launcher test-runtime e2e e2e-engine lint format clean
+.PHONY: install demo test test-launcher test-runtime e2e e2e-ci lint format clean
 
 install: $(VENV)/.installed
 
@@ -46,11 +46,9 @@ e2e: install $(TOOLS)/.installed
 	$(VENV)/bin/python -m pytest $(PYTEST) tests/e2e --ignore tests/e2e/test_tensor_parallel.py
 	$(ENGINE_PYTEST) tests/e2e/test_tensor_parallel.py
 
-# The chain with a real engine in processes: what CI runs until the rest is timed on a quiet machine.
-e2e-engine: install $(TOOLS)/.installed
-	$(VENV)/bin/python -m pytest $(PYTEST) tests/e2e/test_canary.py tests/e2e/test_engine_contract.py \
-	  tests/e2e/test_peer_proof.py
-	$(ENGINE_PYTEST) tests/e2e/test_tensor_parallel.py
+e2e-ci: install $(TOOLS)/.installed
+	$(VENV)/bin/python -m pytest $(PYTEST) -m "not long" tests/e2e --ignore tests/e2e/test_tensor_parallel.py
+	$(ENGINE_PYTEST) -m "not long" tests/e2e/test_tensor_parallel.py
 
 lint: install $(TOOLS)/.installed
 	$(VENV)/bin/ruff format --check .

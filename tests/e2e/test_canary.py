@@ -93,7 +93,9 @@ def test_the_whole_chain(dsctl: Dsctl) -> None:
     assert dsctl.run("chat", "hello").returncode == 1
 
 
-@pytest.mark.parametrize("event", ["preflight", "start", "load-start", "kv-cache"])
+@pytest.mark.parametrize(
+    "event", ["preflight", "start", pytest.param("load-start", marks=pytest.mark.long), "kv-cache"]
+)
 def test_ctrl_c_leaves_nothing_running(dsctl: Dsctl, event: str) -> None:
     process = dsctl.start_up()
     events_until(process, event)
@@ -106,6 +108,7 @@ def test_ctrl_c_leaves_nothing_running(dsctl: Dsctl, event: str) -> None:
     assert dsctl.status()["phase"] == "stopped"
 
 
+@pytest.mark.long
 def test_a_second_ctrl_c_does_not_cut_the_taking_down_short(dsctl: Dsctl) -> None:
     process = dsctl.start_up()
     events_until(process, "engine-init")
@@ -143,6 +146,7 @@ def test_down_cancels_every_up_that_is_at_work_or_waits(dsctl: Dsctl) -> None:
     assert left_running(dsctl.home) == []
 
 
+@pytest.mark.long
 def test_a_stopped_engine_is_not_called_up(dsctl: Dsctl) -> None:
     assert dsctl.up().returncode == 0
     pid = dsctl.status()["pid"]
@@ -173,6 +177,7 @@ def test_a_closed_terminal_cancels_an_attached_start_but_not_a_detached_one(dsct
         time.sleep(1)
 
 
+@pytest.mark.long
 def test_two_ups_at_once_are_one_deployment(dsctl: Dsctl) -> None:
     results: list[subprocess.CompletedProcess[str]] = []
     threads = [threading.Thread(target=lambda: results.append(dsctl.up())) for _ in range(2)]
@@ -202,6 +207,7 @@ def test_a_start_that_takes_too_long_is_taken_down(dsctl: Dsctl) -> None:
     assert left_running(dsctl.home) == []
 
 
+@pytest.mark.long
 def test_a_killed_engine_is_seen_at_once_and_an_up_has_it_running_again(dsctl: Dsctl) -> None:
     """The supervisor would start it again after a moment; an `up` does not wait for that."""
     assert dsctl.up().returncode == 0

@@ -72,6 +72,7 @@ def test_a_memory_limit_below_the_peak_is_named_with_its_cause(scripted: Scripte
     assert left_running(scripted.home) == []
 
 
+@pytest.mark.long
 def test_the_real_engine_loses_its_supervisor_then_its_worker(canary: Dsctl) -> None:
     """Adopted by the next status; restarted after engine.worker-died; its bundle says the same."""
     up = canary.run(*canary.up_arguments("--engine", "process"))

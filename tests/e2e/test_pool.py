@@ -72,6 +72,7 @@ def started(dsctl: Dsctl, settings: list[str]) -> tuple[dict[str, Any], str]:
     return dsctl.status(), dsctl.run("logs").stdout
 
 
+@pytest.mark.long
 def test_the_pool_fills_is_counted_and_is_warm_at_the_next_start(
     dsctl: Dsctl, settings: list[str]
 ) -> None:

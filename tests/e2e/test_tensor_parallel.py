@@ -112,7 +112,13 @@ two_cores = pytest.mark.skipif((os.cpu_count() or 1) < 2, reason="two ranks need
 
 
 @two_cores
-@pytest.mark.parametrize("options", [{}, {"enable_expert_parallel": True}], ids=["tp", "tp+ep"])
+@pytest.mark.parametrize(
+    "options",
+    [
+        pytest.param({}, id="tp"),
+        pytest.param({"enable_expert_parallel": True}, id="tp+ep", marks=pytest.mark.long),
+    ],
+)
 def test_two_ranks_give_the_answers_of_the_model(
     tmp_path: Path, model: tuple[Path, Any], options: dict[str, Any]
 ) -> None:
@@ -135,6 +141,7 @@ def test_two_ranks_correct_the_same_experts_of_their_halves_of_a_pack(
     same_as(model[1], told["ANSWER"])
 
 
+@pytest.mark.long
 @two_cores
 def test_two_ranks_replay_their_caches_to_the_very_answer_of_resident_experts(
     tmp_path: Path,

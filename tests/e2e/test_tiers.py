@@ -115,6 +115,7 @@ def test_a_base_cache_and_mapped_layers_say_what_resident_experts_say(
     assert metric(dsctl, "dsruntime_mapped_layers") == 3
 
 
+@pytest.mark.long
 def test_with_every_expert_corrected_the_logits_are_those_of_fp4(
     dsctl: Dsctl, pack: str, two_bit: Said
 ) -> None:
