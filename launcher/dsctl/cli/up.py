@@ -284,6 +284,7 @@ def _command(prepared: Prepared, paths: Paths) -> EngineCommand:
     from dsctl.engine.lockfile import read_lock
     from dsctl.engine.runtime import runtime_directory
     from dsctl.engine.surroundings import process_command
+    from dsctl.planning.cards import visible
 
     environment = environment_for(read_lock(prepared.profile.engine.environment), paths)
     return process_command(
@@ -293,6 +294,7 @@ def _command(prepared: Prepared, paths: Paths) -> EngineCommand:
         environment=environment,
         runtime=runtime_directory(paths) if prepared.profile.engine.runtime else None,
         paths=paths,
+        gpus=visible(prepared.profile.hardware, prepared.facts.gpus),
     )
 
 

@@ -18,6 +18,7 @@ from dsctl.files import write_atomically
 from dsctl.keys import ApiKey, KeyFile, publish
 from dsctl.model.endpoint import Endpoint
 from dsctl.paths import Paths, shipped
+from dsctl.planning.cards import chosen
 
 if TYPE_CHECKING:
     from dsctl.model.facts import Facts
@@ -192,7 +193,7 @@ def refuse_open_process(profile: Profile) -> None:
 
 
 def cards(profile: Profile, facts: Facts) -> tuple[str, ...]:
-    """UUIDs of the cards the engine gets: as many as the profile needs, the first ones.
+    """UUIDs of the cards the engine gets: as many as the profile needs.
 
     Raises:
         NotGoodError: there are not so many.
@@ -200,8 +201,7 @@ def cards(profile: Profile, facts: Facts) -> tuple[str, ...]:
     need = profile.hardware.gpus
     if not need:
         return ()
-    known = [gpu.uuid for gpu in facts.gpus]
-    uuids = tuple(uuid for uuid in known if uuid)[:need]
+    uuids = tuple(gpu.uuid for gpu in chosen(profile.hardware, facts.gpus) if gpu.uuid)
     if len(uuids) < need:
         raise NotGoodError(
             f"profile {profile.id} needs {need} cards, the driver names {len(uuids)}",

@@ -20,8 +20,13 @@ _INHERITED = ("HOME", "LANG", "LC_ALL", "TZ", "USER", "LOGNAME", "TMPDIR", "XDG_
 
 #: Caches that libraries of the engine write, by the variable that moves them.
 _CACHES = {
+    "CUDA_CACHE_PATH": "cuda",
+    "CUTE_DSL_CACHE_DIR": "cute",
+    "DG_JIT_CACHE_DIR": "deepgemm",
+    "FLASHINFER_WORKSPACE_BASE": "flashinfer",
     "HF_HOME": "hf",
     "NUMBA_CACHE_DIR": "numba",
+    "TILELANG_CACHE_DIR": "tilelang",
     "TORCHINDUCTOR_CACHE_DIR": "inductor",
     "TRITON_CACHE_DIR": "triton",
     "VLLM_CACHE_ROOT": "vllm",
@@ -38,8 +43,10 @@ def process_command(
     environment: Environment,
     runtime: Path | None,
     paths: Paths,
+    gpus: str | None = None,
 ) -> EngineCommand:
-    """The profile's command with its program and its whole environment resolved."""
+    """The profile's command with its program and its whole environment resolved; `gpus` is
+    CUDA_VISIBLE_DEVICES."""
     from dsctl.engine.command import engine_command
 
     command = engine_command(profile, endpoint=endpoint, checkpoint=checkpoint)
@@ -56,4 +63,6 @@ def process_command(
     if runtime is not None:
         env["PYTHONPATH"] = str(runtime)
     env["PYTHONUNBUFFERED"] = "1"
+    if gpus is not None:
+        env |= {"CUDA_DEVICE_ORDER": "PCI_BUS_ID", "CUDA_VISIBLE_DEVICES": gpus}
     return EngineCommand(argv=(str(program), *command.argv[1:]), env=env | command.env)

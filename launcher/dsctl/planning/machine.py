@@ -27,6 +27,11 @@ class Card(Value):
     link_bytes_per_s: float
 
     @property
+    def memory_total_bytes(self) -> int:
+        """As NVML counts it: what programs can use, and what the driver keeps."""
+        return round(self.usable_bytes / USABLE_SHARE)
+
+    @property
     def capacity_bytes(self) -> int:
         """What a new engine can have."""
         return max(0, self.usable_bytes - self.used_bytes)

@@ -18,6 +18,7 @@ from dsctl.planning import basecache, speed
 from dsctl.planning import constants as k
 from dsctl.planning.autopool import with_pool
 from dsctl.planning.budget import Timeline, timeline, weights_of
+from dsctl.planning.cards import chosen
 from dsctl.planning.demand import Build, Demand, demand_of
 from dsctl.planning.geometry import Geometry, geometry_of
 from dsctl.planning.host import disk_plan, host_plan
@@ -69,6 +70,9 @@ def plan_for(
 ) -> Plan:
     """The plan of resolved inputs. Pure."""
     reasons: list[str] = []
+    if demand.device == "cuda":
+        cards = chosen(profile.hardware, machine.cards, demand.ranks)
+        machine = machine.model_copy(update={"cards": cards})
     verdicts = [_judge_class(profile, machine, reasons), basecache.judge(geometry, demand, reasons)]
     lacking = demand.ranks - len(machine.cards) if demand.device == "cuda" else 0
     if lacking > 0:  # show what it would take of a card, even where there is none

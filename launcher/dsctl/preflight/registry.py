@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from dsctl.model.facts import Facts, Gpu
 from dsctl.model.finding import Status
 from dsctl.model.profile import Status as ProfileStatus
+from dsctl.planning.cards import chosen
 from dsctl.preflight.outcome import Outcome, SkipError
 
 if TYPE_CHECKING:
@@ -103,8 +104,8 @@ class CheckContext:
 
     @property
     def used_gpus(self) -> tuple[Gpu, ...]:
-        """The GPUs that the engine would take: the first ones."""
-        return self.gpus[: max(1, self.ranks)]
+        """The GPUs that the engine would take."""
+        return chosen(self.profile.hardware, self.gpus, max(1, self.ranks))
 
 
 @dataclass(frozen=True)

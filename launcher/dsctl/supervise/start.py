@@ -257,6 +257,7 @@ def _process_of(
     from dsctl.engine.lockfile import read_lock
     from dsctl.engine.runtime import ensure_runtime
     from dsctl.engine.surroundings import process_command
+    from dsctl.planning.cards import visible
 
     environment = ensure_environment(read_lock(prepared.profile.engine.environment), paths, report)
     runtime = ensure_runtime(environment, paths) if prepared.profile.engine.runtime else None
@@ -268,6 +269,7 @@ def _process_of(
         environment=environment,
         runtime=runtime,
         paths=paths,
+        gpus=visible(prepared.profile.hardware, prepared.facts.gpus),
     )
 
 

@@ -80,6 +80,7 @@ def test_every_profile_gets_an_answer_on_every_recorded_host(host: Path, name: s
         ("workstation-dual-healthy", "dual96-dspark"),
         ("server-two-socket", "single96-resident"),
         ("wsl2-96gb", "single96-wsl"),
+        ("display-card", "single96-resident"),
         ("rtx-5090", "cpu-canary"),
         ("laptop-no-gpu", "cpu-canary"),
     ],

@@ -63,6 +63,13 @@ TABLE: dict[tuple[str, str], tuple[str, str]] = {
     ("workstation-dual-healthy", CACHE): ("", ""),
     ("workstation-dual-healthy", DRAFT): ("", "gpu.power-limit"),
     ("workstation-dual-healthy", DUAL): ("", "gpu.power-limit"),
+    ("display-card", CANARY): ("", ""),
+    ("display-card", RESIDENT): ("", ""),
+    ("display-card", CACHE): ("", ""),
+    ("display-card", DUAL): (
+        "gpu.compute-capability gpu.vram-free gpu.vram-total",
+        "gpu.count gpu.power-limit pcie.resizable-bar",
+    ),
     ("laptop-no-gpu", CANARY): ("", ""),
     ("laptop-no-gpu", COMMUNITY): (
         "docker.engine gpu.present host.memory-available",
@@ -100,6 +107,7 @@ BEST = {
     "wsl2-96gb": WSL,
     "workstation-dual-iommu": DRAFT,
     "workstation-dual-healthy": DRAFT,
+    "display-card": RESIDENT,
     "laptop-no-gpu": CANARY,
     "rtx-5090": CANARY,
     "rented-vm": RESIDENT,
@@ -223,3 +231,9 @@ def test_a_host_that_tells_nothing_skips_everything_it_would_need(
     ]
     assert hardware
     assert {f.status for f in hardware} == {Status.SKIP}
+
+
+def test_no_remedy_asks_for_a_variable_that_the_engine_never_gets() -> None:
+    for host in BEST:
+        for finding in report_of(host, DUAL).findings:
+            assert "CUDA_VISIBLE_DEVICES" not in finding.remedy

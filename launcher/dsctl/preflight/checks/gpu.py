@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections import Counter
 
 from dsctl.model.facts import Gpu, Nvml, NvmlState
+from dsctl.planning.cards import LABEL_SLACK, suits
 from dsctl.preflight.drivers import read_drivers, version_key
 from dsctl.preflight.outcome import Outcome, SkipError, fail, gib, good, warn, worst
 from dsctl.preflight.registry import CheckContext, check
 
 #: CUDA programs get 94.97 of the 95.59 GiB that NVML names on a 96 GB card.
 _USABLE = 94.97 * 1024 / 97_887
-#: A label and what NVML reports differ by less than this.
-_LABEL_SLACK = 0.985
 _HOT_IDLE_C, _HOT_C = 75, 88
 #: A card slows down at this temperature (NVIDIA's slowdown threshold is in the low nineties).
 _LOW_POWER_W = 250
@@ -100,11 +99,16 @@ def count(context: CheckContext) -> Outcome:
     names = Counter(g.name for g in context.used_gpus)
     if len(names) > 1:
         listed = ", ".join(f"{n}× {name}" for name, n in names.items())
+        alike = all(suits(context.profile.hardware, gpu) for gpu in context.used_gpus)
         return warn(
             f"the cards differ: {listed}",
-            "put like cards first with CUDA_VISIBLE_DEVICES; the slower one sets the pace",
+            "put like cards in the first slots: those that suit the profile are taken in the order "
+            "of `nvidia-smi -L`; the slower one sets the pace"
+            if alike
+            else "choose a profile for the cards that are here (`dsctl plan --profile auto`)",
         )
-    return good(f"{found} found, {need} used")
+    listed = ", ".join(str(g.index) for g in context.used_gpus)
+    return good(f"{found} found, {need} used: GPU{'s' * (need != 1)} {listed}")
 
 
 @check("gpu.compute-capability", needs=("nvml",), device="cuda")
@@ -138,7 +142,7 @@ def vram_total(context: CheckContext) -> Outcome:
         if gpu.memory_total_bytes is None:
             raise SkipError(f"{_name(gpu)} does not tell its memory")
         text = f"{_name(gpu)} has {gib(gpu.memory_total_bytes)}"
-        if gpu.memory_total_bytes < need * _LABEL_SLACK:
+        if gpu.memory_total_bytes < need * LABEL_SLACK:
             return fail(
                 f"{text}, the profile is made for {gib(need)}",
                 "choose a profile for this card (`dsctl plan --profile auto`)",
