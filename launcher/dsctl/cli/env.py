@@ -55,5 +55,5 @@ def path(lock: _NAME = "cpu") -> None:
     environment = environment_for(read_lock(lock), user_paths())
     typer.echo(environment.directory)
     if not environment.is_ready():
-        note("not made yet: `dsctl env build` makes it")
+        note(f"not made yet: `dsctl env build --lock {lock}` makes it")
         raise typer.Exit(1)

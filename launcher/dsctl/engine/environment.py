@@ -125,7 +125,8 @@ def _make(environment: Environment, lock: Lock, paths: Paths, report: Reporter) 
         if not wheelhouse.is_dir():
             raise ConfigError(
                 f"{WHEELHOUSE_VARIABLE}={brought}: no such directory",
-                remedy="point it to the directory that `dsctl env fetch` filled",
+                remedy="point it to the directory that "
+                f"`dsctl env fetch --lock {lock.name} --to DIR` filled",
             )
     else:
         began = time.monotonic()
@@ -164,7 +165,7 @@ def _install(
             tick=tick,
         )
     except ProgramFailedError as failure:
-        raise explain_pip(failure, "installing the engine's wheels") from None
+        raise explain_pip(failure, "installing the engine's wheels", lock.name) from None
     _add_vllm_metadata(environment, lock)
     if environment.cuda is not None:
         from dsctl.image.inside.assemble import complete_toolkit

@@ -22,6 +22,11 @@ class Locked:
     text: str
     marker: str | None
 
+    @property
+    def is_torch_for_cpu(self) -> bool:
+        """Whether it is a build of torch that PyPI does not have."""
+        return re.match(r"torch==[^\s;\\]+\+cpu\b", self.text) is not None
+
 
 @dataclass(frozen=True)
 class Lock:

@@ -11,8 +11,9 @@ from dsctl.errors import ConfigError, DsctlError
 WHEELHOUSE_VARIABLE = "DSCTL_WHEELHOUSE"
 
 
-def explain_pip(failure: ProgramFailedError, doing: str) -> DsctlError:
-    """The error for a failed pip run; `doing` begins its message."""
+def explain_pip(failure: ProgramFailedError, doing: str, lock: str) -> DsctlError:
+    """The error for a failed pip run; `doing` begins its message, `lock` is the name of the
+    environment's lock."""
     output = failure.output
     if "DO NOT MATCH THE HASHES" in output or "HashMismatch" in output:
         return DsctlError(
@@ -25,8 +26,8 @@ def explain_pip(failure: ProgramFailedError, doing: str) -> DsctlError:
     if any(sign in output for sign in _NO_NETWORK):
         return DsctlError(
             f"{doing}: the package index cannot be reached, or lacks a wheel: {_culprit(output)}",
-            remedy="on a machine with a network run `dsctl env fetch --to DIR`, bring DIR here, "
-            f"and run `{WHEELHOUSE_VARIABLE}=DIR dsctl up` (first install only)",
+            remedy=f"on a machine with a network run `dsctl env fetch --lock {lock} --to DIR`, "
+            f"bring DIR here, and run `{WHEELHOUSE_VARIABLE}=DIR dsctl up` (first install only)",
         )
     end = " | ".join(line.strip() for line in output.splitlines()[-4:] if line.strip())
     return DsctlError(

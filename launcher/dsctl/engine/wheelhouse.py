@@ -125,7 +125,7 @@ def fetch_wheels(
         report(rate.update("fetching the engine's wheels", done, lock.download_bytes, "bytes"))
 
     for batch in _batches(stock.missing):
-        _fetch(python, batch, wheelhouse, machine, tick)
+        _fetch(python, batch, wheelhouse, machine, lock.name, tick)
         tick()
     _write_sums(wheelhouse)
 
@@ -143,10 +143,12 @@ def base_python(lock: Lock) -> Path:
         found = shutil.which(f"python{version}")
         if found:
             return Path(found)
+    wanted = lock.pythons[-1]
     raise ConfigError(
         f"the engine needs Python {' or '.join(lock.pythons)}; this one is {own} and none of those "
         "is on PATH",
-        remedy=f"install one of them with its venv module, e.g. `apt-get install python{own}-venv`",
+        remedy=f"install one of them with its venv module, e.g. `apt-get install python{wanted} "
+        f"python{wanted}-venv` where the distribution has it, else `uv python install {wanted}`",
     )
 
 
@@ -186,7 +188,12 @@ def _batches(missing: Sequence[Locked]) -> Iterator[list[Locked]]:
 
 
 def _fetch(
-    python: Path, batch: list[Locked], wheelhouse: Path, machine: Machine, tick: Callable[[], None]
+    python: Path,
+    batch: list[Locked],
+    wheelhouse: Path,
+    machine: Machine,
+    lock: str,
+    tick: Callable[[], None],
 ) -> None:
     requirements = wheelhouse / ".batch.txt"
     requirements.write_text("\n".join(r.text for r in batch) + "\n")
@@ -199,12 +206,12 @@ def _fetch(
     try:
         run_watched(command, env=env, tick=tick)
     except ProgramFailedError as first:
-        if batch[0].name != "torch":
-            raise explain_pip(first, "fetching the engine's wheels") from None
+        if not batch[0].is_torch_for_cpu:  # PyPI has the others; that index has other hashes
+            raise explain_pip(first, "fetching the engine's wheels", lock) from None
         try:
             run_watched([*command, "--index-url", TORCH_CPU_INDEX], env=env, tick=tick)
         except ProgramFailedError as second:
-            raise explain_pip(second, "fetching torch's wheel") from None
+            raise explain_pip(second, "fetching torch's wheel", lock) from None
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
         requirements.unlink(missing_ok=True)

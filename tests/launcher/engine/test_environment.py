@@ -8,15 +8,18 @@ import shutil
 import sys
 import zipfile
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
 from dsctl.engine import environment as subject
+from dsctl.engine import wheelhouse
 from dsctl.engine.environment import ensure_environment, environment_for
-from dsctl.engine.lockfile import Lock, _requirements
-from dsctl.engine.wheelhouse import fetch_wheels
+from dsctl.engine.lockfile import Lock, _requirements, read_lock
+from dsctl.engine.subprocesses import ProgramFailedError
+from dsctl.engine.wheelhouse import base_python, fetch_wheels
 from dsctl.errors import ConfigError, DsctlError
 from dsctl.paths import Paths
 from dsctl.progress import Progress, silent
@@ -160,7 +163,7 @@ def test_without_a_network_it_says_how_to_bring_the_wheels(
     monkeypatch.setenv("PIP_INDEX_URL", "http://127.0.0.1:9/simple")
     with pytest.raises(DsctlError, match="index cannot be reached") as caught:
         ensure_environment(lock, paths, silent)
-    assert "dsctl env fetch --to DIR" in str(caught.value.remedy)
+    assert "dsctl env fetch --lock cpu --to DIR" in str(caught.value.remedy)
 
     monkeypatch.setenv("DSCTL_WHEELHOUSE", str(brought))
     assert ensure_environment(lock, paths, silent).is_ready()
@@ -201,3 +204,32 @@ def test_a_python_without_wheels_is_said(
     strange = Lock("cpu", lock.path, lock.requirements, ("3.8",), 1, 1)
     with pytest.raises(ConfigError, match=r"needs Python 3\.8"):
         ensure_environment(strange, paths, silent)
+
+
+def test_the_python_to_install_is_one_that_the_lock_accepts(
+    index: Index, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lock = replace(index.lock(tmp_path / "cuda.lock"), pythons=("3.99",))
+    monkeypatch.setattr(shutil, "which", lambda _: None)
+    with pytest.raises(ConfigError) as caught:
+        base_python(lock)
+    assert "python3.99-venv" in str(caught.value.remedy)
+    assert PYTHON not in str(caught.value.remedy)
+
+
+@pytest.mark.parametrize(("name", "indexes"), [("cpu", 2), ("cuda", 1)])
+def test_only_a_build_of_torch_for_the_cpu_is_looked_for_at_pytorch(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, indexes: int
+) -> None:
+    asked: list[list[str]] = []
+
+    def refuse(command: list[str], **_: object) -> str:
+        asked.append(command)
+        raise ProgramFailedError("pip", 1, "Read timed out")
+
+    monkeypatch.setattr(wheelhouse, "run_watched", refuse)
+    monkeypatch.setattr(wheelhouse, "base_python", lambda _: Path("/usr/bin/python3.11"))
+    with pytest.raises(DsctlError, match="index cannot be reached") as caught:
+        fetch_wheels(read_lock(name), tmp_path / "wheels", silent)
+    assert len(asked) == indexes
+    assert f"--lock {name} " in str(caught.value.remedy)
