@@ -8,6 +8,9 @@ from pathlib import Path
 
 from dsctl.errors import ConfigError
 
+#: Where a process engine looks for programs once it has looked in its own environment.
+PROGRAMS = ("/usr/local/bin", "/usr/bin", "/bin")
+
 
 @dataclass(frozen=True)
 class Paths:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from dsctl.engine.base import EngineCommand
 from dsctl.engine.environment import Environment
 from dsctl.model.endpoint import Endpoint
-from dsctl.paths import Paths, make_writable
+from dsctl.paths import PROGRAMS, Paths, make_writable
 
 if TYPE_CHECKING:
     from dsctl.model.profile import Profile
@@ -52,7 +52,7 @@ def process_command(
     command = engine_command(profile, endpoint=endpoint, checkpoint=checkpoint)
     program = environment.scripts / command.argv[0]
     env = {name: os.environ[name] for name in _INHERITED if name in os.environ}
-    programs = [environment.scripts, "/usr/local/bin", "/usr/bin", "/bin"]
+    programs = [environment.scripts, *map(Path, PROGRAMS)]
     if environment.cuda is not None:  # what compiles kernels takes this one, not the machine's
         env["CUDA_HOME"] = str(environment.cuda)
         programs.insert(1, environment.cuda / "bin")

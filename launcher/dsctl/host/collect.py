@@ -100,8 +100,11 @@ def _recorded(root: Root) -> dict[str, Answer]:
     def pythons_unknown() -> Any:
         raise AbsentError("a recorded host does not list its Python interpreters")
 
+    def compilers_unknown() -> Any:
+        raise AbsentError("a recorded host does not list its compilers")
+
     named = {n: read(f"{n}.json") for n in ("nvml", "docker", "disks", "verdicts")}
-    return {**named, "pythons": pythons_unknown}
+    return {**named, "pythons": pythons_unknown, "compilers": compilers_unknown}
 
 
 def _live(deadline_s: float) -> dict[str, Answer]:
@@ -112,6 +115,7 @@ def _live(deadline_s: float) -> dict[str, Answer]:
         "disks": _later(disks.ask_disks, "a filesystem", deadline_s),
         "verdicts": lambda: verdicts.find_verdicts(_vllm_caches()),
         "pythons": pythons.pythons,
+        "compilers": pythons.compilers,
     }
 
 
@@ -175,6 +179,7 @@ def _assemble(root: Root, answers: dict[str, Answer]) -> Facts:
     section("swap", lambda: _swap(root, sections))
     section("shm", lambda: _shm(sections, absent))
     section("pythons", lambda: answers["pythons"]())
+    section("compilers", lambda: answers["compilers"]())
     section("verdicts", lambda: verdicts.parse_verdicts(answers["verdicts"]()))
     section("nvml", lambda: nvml.parse_nvml(answers["nvml"]()))
     section("docker", lambda: _docker(root, answers["docker"]))

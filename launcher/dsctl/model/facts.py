@@ -232,10 +232,12 @@ class Listener(Value):
 
 
 class Python(Value):
-    """A Python interpreter that an engine environment can be made with."""
+    """A Python interpreter that an engine environment can be made with; `headers`: whether its
+    Python.h is there, which Triton compiles against."""
 
     path: str
     version: str
+    headers: bool | None = None
 
 
 class Facts(Value):
@@ -262,6 +264,7 @@ class Facts(Value):
     p2p_verdicts: tuple[P2pVerdict, ...] | None = None
     listeners: tuple[Listener, ...] | None = None
     pythons: tuple[Python, ...] | None = None
+    compilers: tuple[str, ...] | None = None
     absent: dict[str, str] = Field(default_factory=dict)
     elapsed_s: float = 0.0
 

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dsctl.host.collect import collect
-from dsctl.model.facts import Facts, Listener, Nvml, NvmlState, SwapDevice, SwapKind
+from dsctl.model.facts import Facts, Listener, Nvml, NvmlState, Python, SwapDevice, SwapKind
 from dsctl.model.finding import Status
 from dsctl.model.profile import Knob, Profile, Source
 from dsctl.paths import Paths
@@ -361,3 +361,57 @@ def test_ignoring_turns_a_fail_into_a_warn_and_an_unknown_id_is_refused() -> Non
     assert {f.id: f.status for f in report.findings}["net.port"] is Status.WARN
     with pytest.raises(ConfigError, match=r"host[.]swapp"):
         run_checks(context, ["host.swapp"])
+
+
+# What the process engine is made with
+
+
+def with_programs(compilers: tuple[str, ...], *pythons: Python) -> Facts:
+    return recorded(HEALTHY).model_copy(update={"compilers": compilers, "pythons": pythons})
+
+
+def test_a_python_that_the_distribution_lacks_has_other_ways() -> None:
+    facts = with_programs((), Python(path="/usr/bin/python3.12", version="3.12.3"))
+    found = ask("host.python", facts)
+    assert found.status is Status.FAIL
+    for way in ("--engine docker", "deadsnakes", "uv python install 3.11", "pyenv install 3.11"):
+        assert way in found.remedy
+    assert "\n" not in found.remedy
+
+
+@pytest.mark.parametrize(
+    ("compilers", "headers", "lacks", "packages"),
+    [
+        (("g++",), True, "gcc", "install gcc`"),
+        (("gcc",), True, "g++", "install g++`"),
+        (("gcc", "g++"), False, "Python.h of /usr/bin/python3.11", "install python3.11-dev`"),
+        ((), False, "gcc and g++ and Python.h", "install gcc g++ python3.11-dev`"),
+    ],
+)
+def test_what_compiles_kernels_must_be_there(
+    compilers: tuple[str, ...], headers: bool, lacks: str, packages: str
+) -> None:
+    other = Python(path="/usr/bin/python3.12", version="3.12.3", headers=not headers)
+    python = Python(path="/usr/bin/python3.11", version="3.11", headers=headers)
+    facts = with_programs(compilers, other, python)
+    found = ask("host.compiler", facts)
+    assert found.status is Status.FAIL
+    assert lacks in found.summary
+    assert packages in found.remedy
+    assert ask("host.compiler", facts, "cpu-canary").status is Status.SKIP
+    docker = CheckContext(facts, profile("single96-resident"), engine="docker")
+    assert apply(CHECKS["host.compiler"], docker).status is Status.PASS
+
+
+def test_headers_that_cannot_be_told_are_no_failure() -> None:
+    shim = Python(path="/home/user/.pyenv/shims/python3.11", version="3.11")
+    for pythons in ((), (shim,)):
+        found = ask("host.compiler", with_programs(("gcc", "g++"), *pythons))
+        assert found.status is Status.PASS
+        assert "cannot be told" in found.summary
+
+
+def test_the_headers_looked_at_are_those_of_the_python_that_would_be_taken() -> None:
+    ours = Python(path="/opt/python/bin/python", version="3.11.9", headers=True)
+    other = Python(path="/usr/bin/python3.11", version="3.11", headers=False)
+    assert ask("host.compiler", with_programs(("gcc", "g++"), other, ours)).status is Status.PASS

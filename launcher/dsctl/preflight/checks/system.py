@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 
-from dsctl.model.facts import System
+from dsctl.model.facts import Python, System
+from dsctl.paths import PROGRAMS
 from dsctl.planning.constants import WSL_UTILIZATION
 from dsctl.preflight.outcome import Outcome, SkipError, fail, gib, good, warn
 from dsctl.preflight.registry import CheckContext, check
@@ -142,10 +143,53 @@ def python(context: CheckContext) -> Outcome:
     wanted = lock.pythons[-1]
     return fail(
         f"the engine needs Python {' or '.join(lock.pythons)}, none is on PATH",
-        f"`sudo apt-get install python{wanted} python{wanted}-venv`, or `uv python install "
-        f"{wanted}`",
+        f"`sudo apt-get install python{wanted} python{wanted}-venv python{wanted}-dev` where the "
+        "distribution has it (Ubuntu: from the deadsnakes PPA), `uv python install "
+        f"{wanted}` or `pyenv install {wanted}`; `--engine docker` brings its own",
         f"found: {', '.join(sorted(found)) or 'none'}",
     )
+
+
+@check("host.compiler", device="cuda")
+def compiler(context: CheckContext) -> Outcome:
+    """What compiles kernels at the first start: Triton wants gcc and Python.h, FlashInfer g++."""
+    if context.engine == "docker":
+        return good("the image brings its own")
+    facts = context.facts
+    if facts.compilers is None:
+        raise SkipError(facts.why_absent("compilers"))
+    missing = [name for name in ("gcc", "g++") if name not in facts.compilers]
+    python, packages = _python_for(context), list(missing)
+    if python is not None and python.headers is False:
+        minor = ".".join(python.version.split(".")[:2])
+        missing.append(f"Python.h of {python.path}")
+        packages.append(f"python{minor}-dev")
+    if missing:
+        return fail(
+            f"the engine compiles kernels when it starts, and lacks {' and '.join(missing)}",
+            f"`sudo apt-get install {' '.join(packages)}`, or start with `--engine docker`, whose "
+            "image brings them",
+            f"programs are looked for in {', '.join(PROGRAMS)}",
+        )
+    if python is None or python.headers is None:
+        return good("gcc and g++; whether Python.h is there cannot be told")
+    return good("gcc, g++ and Python.h")
+
+
+def _python_for(context: CheckContext) -> Python | None:
+    """The interpreter that the engine's environment is made with: ours if it serves (the only one
+    whose whole version is known), else the lock's first on PATH."""
+    from dsctl.engine.lockfile import read_lock
+
+    for minor in read_lock(context.profile.engine.environment).pythons:
+        found = [
+            p
+            for p in context.facts.pythons or ()
+            if p.version == minor or p.version.startswith(f"{minor}.")
+        ]
+        if found:
+            return max(found, key=lambda p: p.version.count("."))
+    return None
 
 
 @check("host.unattended-upgrades", needs=("system",), device="cuda")
