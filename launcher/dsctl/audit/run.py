@@ -95,6 +95,7 @@ def _inspect(client: DockerClient, name: str) -> dict[str, Any]:
 def _probe(client: DockerClient, engine: str, found: dict[str, Any]) -> list[Promise]:
     """Run the probe inside and read what it tells."""
     mounted = [m["Destination"] for m in found.get("Mounts") or []]
+    mounted += found["HostConfig"].get("Tmpfs") or {}  # where somebody else's image has its caches
     requests = found["HostConfig"].get("DeviceRequests") or []
     with _listeners(client) as listeners:
         asked = {

@@ -53,7 +53,8 @@ def deck_of(profile: Profile, places: Places) -> Deck:
         gateway=_gateway(places),
         network=places.network,
         run_volume=places.run_volume,
-        cache_volume=places.cache_volume,
+        cache_volume=None if profile.engine.external else places.cache_volume,
+        run_options=policy.FOREIGN_RUN_OPTIONS if profile.engine.external else {},
     )
 
 
@@ -80,10 +81,18 @@ def _engine(profile: Profile, places: Places) -> ContainerSpec:
     mounts = [Mount("bind", places.model, policy.MODEL)]
     if places.pack is not None:
         mounts.append(Mount("bind", places.pack, policy.PACKS))
-    mounts.append(Mount("volume", places.run_volume, policy.RUN, read_only=False))
-    mounts.append(Mount("volume", places.cache_volume, policy.CACHE, read_only=False))
+    foreign = profile.engine.external
+    # what somebody else's image has at that place must not change the owner
+    run = Mount("volume", places.run_volume, policy.RUN, read_only=False, no_copy=foreign)
+    mounts.append(run)
+    scratch = [Tmpfs("/tmp", policy.SCRATCH_BYTES)]
+    if foreign:
+        scratch.append(policy.FOREIGN_CACHE)
+    else:
+        mounts.append(Mount("volume", places.cache_volume, policy.CACHE, read_only=False))
     cuda = profile.hardware.device == "cuda"
-    env = {"VLLM_PLUGINS": "", **command.env, **policy.ENGINE_ENV}
+    surroundings = policy.FOREIGN_ENV if foreign else {}
+    env = {"VLLM_PLUGINS": "", **surroundings, **command.env, **policy.ENGINE_ENV}
     return ContainerSpec(
         role="engine",
         image=places.engine_image,
@@ -92,7 +101,7 @@ def _engine(profile: Profile, places: Places) -> ContainerSpec:
         command=command.argv[program:],
         env=dict(sorted(env.items())),
         mounts=tuple(mounts),
-        tmpfs=(Tmpfs("/tmp", policy.SCRATCH_BYTES),),
+        tmpfs=tuple(scratch),
         seccomp=f"{places.hardening}/{_CUDA_FILTER if cuda else _CPU_FILTER}",
         memory_bytes=policy.memory_limit(profile.hardware.host_memory_bytes),
         pids=policy.ENGINE_PIDS,
@@ -106,16 +115,18 @@ def _engine(profile: Profile, places: Places) -> ContainerSpec:
 
 
 def _foreign_entrypoint(profile: Profile, program: tuple[str, ...]) -> tuple[str, ...]:
-    """Somebody else's image: its program by name, without the variables that are to be gone."""
+    """Somebody else's image: its program by name, with the umask that ours sets itself, without
+    the variables that are to be gone."""
     if not profile.engine.external:
         return ()
     unset = [part for name in profile.engine.unset_env for part in ("-u", name)]
-    return ("/usr/bin/env", *unset, *program) if unset else program
+    without = ("/usr/bin/env", *unset) if unset else ()
+    return (*policy.FOREIGN_SHELL, *without, *program)
 
 
 def _gateway(places: Places) -> ContainerSpec:
     mounts = [
-        # the engine's image gives the volume its owner; this one's must not take it back
+        # the engine's side gives the volume its owner; this image must not take it back
         Mount("volume", places.run_volume, policy.RUN, no_copy=True),
         Mount("bind", places.keys, policy.KEYS),
     ]

@@ -5,7 +5,8 @@ Numbers carry their reason; nothing here depends on the machine.
 
 from __future__ import annotations
 
-from dsctl.compose.spec import Ulimit
+from dsctl.compose.spec import Tmpfs, Ulimit
+from dsctl.image.inside.serve import CACHES, UMASK
 
 #: Users of the two images, numbers so that no passwd entry of the host matters.
 ENGINE_USER = "10001:10001"
@@ -69,6 +70,20 @@ ENGINE_ENV = {
     "PYTHONUNBUFFERED": "1",
     "PYTHONDONTWRITEBYTECODE": "1",
 }
+
+#: Somebody else's image has neither our directories with their owners nor our entrypoint. So the
+#: socket's volume lies in memory, owned by the engine's user, open to the group (the gateway's);
+FOREIGN_RUN_OPTIONS = {
+    "type": "tmpfs",
+    "device": "tmpfs",
+    "o": "noexec,nosuid,nodev,uid=10001,gid=10001,mode=0750,size=1m",
+}
+#: so do the caches: they count toward the memory limit, and compiled kernels load from there;
+FOREIGN_CACHE = Tmpfs(CACHE, 8 << 30, executable=True)
+#: variables lead to them (HOME is the one that programs expect to exist);
+FOREIGN_ENV = {name: f"{CACHE}/{place}" for name, place in CACHES.items()} | {"HOME": CACHE}
+#: and the umask is the one with which the gateway may open the socket.
+FOREIGN_SHELL = ("/bin/sh", "-c", f'umask {UMASK:04o}; exec "$@"', "engine")
 
 #: Options of the gateway's bridge: no way from it to other containers, and none to the world
 #: (without masquerading an answer never finds back); published ports work all the same.

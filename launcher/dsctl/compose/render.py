@@ -21,7 +21,10 @@ def document(deck: Deck) -> dict[str, Any]:
             "gateway": {**_service(deck.gateway), "depends_on": ["engine"]},
         },
         "networks": {deck.network: {"driver_opts": dict(policy.NETWORK_OPTIONS)}},
-        "volumes": {deck.run_volume: {}, deck.cache_volume: {}},
+        "volumes": {
+            name: {"driver": "local", "driver_opts": dict(options)} if options else {}
+            for name, options in deck.volumes.items()
+        },
     }
 
 
@@ -29,10 +32,13 @@ def render(deck: Deck) -> str:
     """The Compose file: the document with its reasons."""
     made = document(deck)
     lines = ["services:"]
-    for role, reasons in (("engine", why.ENGINE), ("gateway", why.GATEWAY)):
+    engine = why.ENGINE if deck.cache_volume is not None else why.ENGINE | why.FOREIGN_ENGINE
+    for role, reasons in (("engine", engine), ("gateway", why.GATEWAY)):
         lines += [f"  {role}:", *_commented(made["services"][role], reasons, 4), ""]
     lines += ["networks:", *_commented(made["networks"], {deck.network: why.NETWORK}, 2), ""]
-    reasons = {deck.run_volume: why.RUN_VOLUME, deck.cache_volume: why.CACHE_VOLUME}
+    reasons = {deck.run_volume: why.FOREIGN_RUN_VOLUME if deck.run_options else why.RUN_VOLUME}
+    if deck.cache_volume is not None:
+        reasons[deck.cache_volume] = why.CACHE_VOLUME
     lines += ["volumes:", *_commented(made["volumes"], reasons, 2)]
     body = "\n".join(lines) + "\n"
     return _header(deck.profile, body) + body

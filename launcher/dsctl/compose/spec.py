@@ -27,15 +27,17 @@ class Mount:
 
 @dataclass(frozen=True)
 class Tmpfs:
-    """Memory at `target`; nothing in it can be executed."""
+    """Memory at `target`; nothing in it can be executed unless `executable`."""
 
     target: str
     size_bytes: int
+    executable: bool = False
 
     @property
     def options(self) -> str:
         """Mount options as Docker takes them."""
-        return f"rw,noexec,nosuid,nodev,mode=1777,size={self.size_bytes}"
+        run = "exec" if self.executable else "noexec"
+        return f"rw,{run},nosuid,nodev,mode=1777,size={self.size_bytes}"
 
 
 @dataclass(frozen=True)
@@ -93,8 +95,8 @@ class ContainerSpec:
 class Deck:
     """A whole deployment: two containers, one network, the volumes between and behind them.
 
-    `run_volume` carries the socket and goes with the containers; `cache_volume` holds what
-    compilers made and outlives them.
+    `run_volume` carries the socket and goes with the containers, `run_options` are its driver's;
+    `cache_volume` holds what compilers made and outlives them, None: they write to memory.
     """
 
     profile: str
@@ -102,9 +104,16 @@ class Deck:
     gateway: ContainerSpec
     network: str
     run_volume: str
-    cache_volume: str
+    cache_volume: str | None
+    run_options: dict[str, str] = field(default_factory=dict)
 
     @property
     def containers(self) -> tuple[ContainerSpec, ContainerSpec]:
         """The engine first: the gateway mounts what it makes."""
         return self.engine, self.gateway
+
+    @property
+    def volumes(self) -> dict[str, dict[str, str]]:
+        """The named volumes, and the options of the driver for each."""
+        made = {self.run_volume: self.run_options}
+        return made | ({self.cache_volume: {}} if self.cache_volume is not None else {})

@@ -30,7 +30,7 @@ VARIABLES = {
 ENGINE = {
     "image": "Made by `dsctl image build` without a network; never pulled while starting.",
     "pull_policy": "",
-    "entrypoint": "The image's own start scripts stay out of it; variables it bakes in are unset.",
+    "entrypoint": "",
     "command": "The exact arguments of `vllm serve`, from the profile.",
     "environment": "The profile's environment; nothing is fetched, nothing is reported, "
     "ranks meet on loopback.",
@@ -58,6 +58,19 @@ ENGINE = {
     "restart": "A wrong start must not repeat itself for ever; `dsctl` supervises restarts.",
     "logging": "Bounded: a chatty engine must not fill the disk.",
     "labels": "How dsctl finds what is its own.",
+}
+
+#: What is different where the image is somebody else's.
+FOREIGN_ENGINE = {
+    "image": "Somebody else's: vet it first (`dsctl image vet`); never pulled while starting.",
+    "entrypoint": "The image's own start scripts stay out of it; the umask lets the gateway open "
+    "the socket; variables the image bakes in are unset.",
+    "environment": "The profile's environment; caches go to /cache, nothing is fetched, nothing is "
+    "reported, ranks meet on loopback.",
+    "tmpfs": "Scratch in memory, and caches in memory, from which compiled kernels can be loaded: "
+    "a volume would belong to root, for the image has no /cache with an owner.",
+    "volumes": "The model and packs cannot be written; the socket's volume is the only writable "
+    "one.",
 }
 
 GATEWAY = {
@@ -88,4 +101,8 @@ GATEWAY = {
 
 NETWORK = "No way to other containers, and none out: without masquerading no answer finds back."
 RUN_VOLUME = "The socket between the two."
+FOREIGN_RUN_VOLUME = (
+    "The socket between the two; owned by the engine's user from the start, for the image has no "
+    "such directory to take an owner from."
+)
 CACHE_VOLUME = "What compilers and kernels made; worth keeping between starts."

@@ -234,8 +234,8 @@ class DockerEngine:
             client.networks.create(
                 deck.network, driver="bridge", options=dict(NETWORK_OPTIONS), labels=labels
             )
-            for volume in (deck.run_volume, deck.cache_volume):
-                client.volumes.create(volume, labels=labels)
+            for volume, options in deck.volumes.items():
+                client.volumes.create(volume, driver="local", driver_opts=options, labels=labels)
         for spec in deck.containers:
             self._create_container(client, spec)
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import TYPE_CHECKING
 
+from dsctl.compose.policy import FOREIGN_CACHE
 from dsctl.vet.trap import Notes, close_trap, set_trap
 from dsctl.vet.values import Attempt, Run, RunKind
 
@@ -112,6 +113,8 @@ def _made(bench: Bench, image_id: str, trial: Trial, trap: Container) -> Contain
         # A name without a value takes the image's own variable away.
         environment=[n if v is None else f"{n}={v}" for n, v in env.items()],
         labels=bench.labels,
+        # the profile's runs find the caches where `up` has them
+        tmpfs={FOREIGN_CACHE.target: FOREIGN_CACHE.options} if trial.env else None,
         network_mode=f"container:{trap.id}",
         cap_drop=["ALL"],
         security_opt=["no-new-privileges"],

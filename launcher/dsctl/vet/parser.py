@@ -13,6 +13,7 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
+from dsctl.compose import policy
 from dsctl.engine.base import EngineCommand
 from dsctl.engine.command import engine_command
 from dsctl.model.endpoint import Endpoint
@@ -39,8 +40,15 @@ def serve_argv(profile: Profile) -> tuple[str, ...]:
 
 
 def serve_env(profile: Profile) -> dict[str, str | None]:
-    """The profile's variables; None for those that it takes away."""
-    return {**_command(profile).env, **dict.fromkeys(profile.engine.unset_env)}
+    """The variables that `up` sets for the profile; None for those that it takes away."""
+    surroundings = policy.FOREIGN_ENV if profile.engine.external else {}
+    return {**surroundings, **_command(profile).env, **dict.fromkeys(profile.engine.unset_env)}
+
+
+def start_argv(profile: Profile) -> tuple[str, ...]:
+    """The whole command as `up` starts it: somebody else's image through the shell."""
+    shell = policy.FOREIGN_SHELL if profile.engine.external else ()
+    return (*shell, *serve_argv(profile))
 
 
 def _command(profile: Profile) -> EngineCommand:
@@ -48,8 +56,11 @@ def _command(profile: Profile) -> EngineCommand:
 
 
 def surroundings_digest(profile: Profile) -> str:
-    """sha256 of what a profile runs an image's engine with, besides flags: program, environment."""
+    """sha256 of what a profile runs an image's engine with, besides flags: program, environment,
+    and what lies around it."""
     content = [program_of(profile), sorted(serve_env(profile).items())]
+    if profile.engine.external:
+        content += [policy.FOREIGN_SHELL, policy.FOREIGN_CACHE.options]
     return "sha256:" + hashlib.sha256(json.dumps(content).encode()).hexdigest()
 
 

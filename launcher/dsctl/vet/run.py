@@ -19,7 +19,14 @@ from dsctl.progress import Progress, Reporter
 from dsctl.vet.daemon import engine, find
 from dsctl.vet.judge import findings, flags_of
 from dsctl.vet.observe import Bench, Trial, run_trial
-from dsctl.vet.parser import UNKNOWN, program_of, serve_argv, serve_env, surroundings_digest
+from dsctl.vet.parser import (
+    UNKNOWN,
+    program_of,
+    serve_argv,
+    serve_env,
+    start_argv,
+    surroundings_digest,
+)
 from dsctl.vet.policy import Policy
 from dsctl.vet.scan import scan
 from dsctl.vet.values import ImageFacts, Run, RunKind, Vet
@@ -94,7 +101,7 @@ def trials(facts: ImageFacts, profile: Profile | None, watch_s: float) -> list[T
         ).read_bytes()
         argv = serve_argv(profile)
         planned.append(Trial(RunKind.FLAGS, _PARSER_S, (*argv, UNKNOWN), env=env, config=config))
-        planned.append(Trial(RunKind.SERVE, watch_s, argv, env=env, config=config))
+        planned.append(Trial(RunKind.SERVE, watch_s, start_argv(profile), env=env, config=config))
     return planned
 
 

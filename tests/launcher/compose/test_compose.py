@@ -19,6 +19,7 @@ from dsctl.compose.render import document, render
 from dsctl.compose.spec import Deck
 from dsctl.engine.docker_request import host_arguments
 from dsctl.errors import NotGoodError
+from dsctl.image.inside.serve import CACHES
 from dsctl.model.profile import Status
 from dsctl.planning.catalog import load_profile, profile_names
 
@@ -100,14 +101,17 @@ def test_the_engine_has_no_way_out_and_the_gateway_the_only_port(profile: str) -
         assert service["ipc"] == "private"
         assert service["memswap_limit"] == service["mem_limit"]
         assert not service["user"].startswith("0")
-        assert all("noexec" in line for line in service["tmpfs"])
+        assert all("noexec" in line for line in service["tmpfs"] if not line.startswith("/cache:"))
 
 
 @pytest.mark.parametrize("profile", PROFILES)
 def test_only_the_socket_and_the_caches_are_writable(profile: str) -> None:
     engine = compose_of(profile)["services"]["engine"]
     writable = {v["target"] for v in engine["volumes"] if not v.get("read_only")}
-    assert writable == {"/run/engine", "/cache"}
+    memory = {line.partition(":")[0] for line in engine["tmpfs"]}
+    foreign = load_profile(profile).engine.external
+    assert writable == ({"/run/engine"} if foreign else {"/run/engine", "/cache"})
+    assert memory == ({"/tmp", "/cache"} if foreign else {"/tmp"})
     assert all(v["type"] == "volume" for v in engine["volumes"] if not v.get("read_only"))
 
 
@@ -149,9 +153,25 @@ def test_a_dollar_in_a_value_is_no_variable_in_compose() -> None:
 
 def test_somebody_elses_image_loses_the_variables_it_bakes_in() -> None:
     engine = resolved("dual96-community-image").engine
-    assert engine.entrypoint[:3] == ("/usr/bin/env", "-u", "NCCL_GRAPH_FILE")
+    assert engine.entrypoint[4:7] == ("/usr/bin/env", "-u", "NCCL_GRAPH_FILE")
     assert engine.entrypoint[-1] == "serve"
     assert engine.command[0] == "/model"
+
+
+def test_somebody_elses_image_is_given_what_ours_brings() -> None:
+    deck = resolved("dual96-community-image")
+    assert deck.engine.entrypoint[:4] == ("/bin/sh", "-c", 'umask 0007; exec "$@"', "engine")
+    assert deck.volumes == {"run": policy.FOREIGN_RUN_OPTIONS}
+    assert "uid=10001,gid=10001,mode=0750" in policy.FOREIGN_RUN_OPTIONS["o"]
+    (run,) = (m for m in deck.engine.mounts if m.target == "/run/engine")
+    assert run.no_copy
+    assert ",exec," in next(t for t in deck.engine.tmpfs if t.target == "/cache").options
+    for name in CACHES:
+        assert deck.engine.env[name].startswith("/cache")
+    ours = resolved("dual96-w2")
+    assert ours.volumes == {"run": {}, "cache": {}}
+    assert ours.engine.entrypoint == ()
+    assert not set(CACHES) & set(ours.engine.env)
 
 
 @pytest.mark.parametrize("role", ["engine", "gateway"])

@@ -8,9 +8,10 @@ import tarfile
 
 import pytest
 
+from dsctl.compose.policy import FOREIGN_SHELL
 from dsctl.vet.egress import told, where
 from dsctl.vet.observe import attempts, last_lines, stand_in, unix_time
-from dsctl.vet.parser import UNKNOWN
+from dsctl.vet.parser import UNKNOWN, serve_argv
 from dsctl.vet.run import trials
 from dsctl.vet.trap import Notes, program, read_notes
 from dsctl.vet.values import RunKind
@@ -87,7 +88,9 @@ def test_with_a_profile_its_flags_are_tried_and_its_command_is_watched() -> None
     planned = {t.kind: t for t in trials(facts(), profile, 5)}
     assert list(planned) == [RunKind.ENTRYPOINT, RunKind.HELP, RunKind.FLAGS, RunKind.SERVE]
     flags, serve = planned[RunKind.FLAGS], planned[RunKind.SERVE]
-    assert flags.argv == (*(serve.argv or ()), UNKNOWN)
+    assert flags.argv == (*serve_argv(profile), UNKNOWN)
+    assert serve.argv == (*FOREIGN_SHELL, *serve_argv(profile)), "as `up` starts it"
+    assert serve.env["HOME"] == "/cache"
     assert serve.env["NCCL_GRAPH_FILE"] is None
     assert serve.config is not None
     assert "model_type" in json.loads(serve.config)
