@@ -27,7 +27,7 @@ from dsctl.errors import ConfigError, DsctlError, EngineError, NotGoodError
 from dsctl.model.deployment import Deployment
 from dsctl.model.endpoint import Endpoint
 from dsctl.model.event import Phase
-from dsctl.model.facts import Docker, DockerState
+from dsctl.model.facts import Docker, DockerState, Facts, Gpu, Nvml, NvmlState
 from dsctl.paths import Paths
 from dsctl.planning.catalog import load_profile
 
@@ -243,11 +243,14 @@ def test_experts_from_a_pack_need_a_pack(paths: Paths, tmp_path: Path) -> None:
 
 def test_cards_are_given_by_uuid_and_missing_ones_are_counted() -> None:
     profile = load_profile("dual96-native")
-    two = SimpleNamespace(gpus=tuple(SimpleNamespace(uuid=f"GPU-{n}") for n in range(3)))
-    assert cards(profile, two) == ("GPU-0", "GPU-1")  # type: ignore[arg-type]
-    one = SimpleNamespace(gpus=(SimpleNamespace(uuid="GPU-0"), SimpleNamespace(uuid=None)))
+    uuids = ("GPU-0", "GPU-1", "GPU-2")
+    three = Nvml(
+        state=NvmlState.OK, gpus=tuple(Gpu(index=n, uuid=uuid) for n, uuid in enumerate(uuids))
+    )
+    assert cards(profile, Facts(nvml=three)) == ("GPU-0", "GPU-1")
+    one = Nvml(state=NvmlState.OK, gpus=(Gpu(index=0, uuid="GPU-0"), Gpu(index=1)))
     with pytest.raises(NotGoodError, match="needs 2 cards, the driver names 1"):
-        cards(profile, one)  # type: ignore[arg-type]
+        cards(profile, Facts(nvml=one))
 
 
 def test_behind_the_gateway_the_endpoint_knows_its_key(paths: Paths) -> None:
