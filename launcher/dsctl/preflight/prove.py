@@ -49,10 +49,16 @@ def run_arm(
     ranks: int = 2,
     deadline_s: float = DEADLINE_S,
     extra: tuple[str, ...] = (),
+    cards: str = "",
 ) -> Arm:
-    """One arm in a process group of its own, which is ended at the deadline."""
+    """One arm in a process group of its own, which is ended at the deadline.
+
+    `cards`: which are used, as CUDA_VISIBLE_DEVICES in the order of the PCI bus.
+    """
     env = {k: v for k, v in os.environ.items() if not k.startswith("NCCL_")} | _COMMON
     env |= _ON if peers else _OFF
+    if cards:
+        env |= {"CUDA_DEVICE_ORDER": "PCI_BUS_ID", "CUDA_VISIBLE_DEVICES": cards}
     process = subprocess.Popen(
         [str(python), str(SCRIPT), "--backend", backend, "--ranks", str(ranks), *extra],
         env=env,
@@ -93,6 +99,12 @@ def judge(on: Arm, off: Arm) -> ProofVerdict:
     return "wrong data" if on.ended == "wrong data" else "inconclusive"
 
 
+def largest_pair(facts: Facts) -> str:
+    """Indices of the two cards with the most memory: not that of a display beside them."""
+    by_size = sorted(facts.gpus, key=lambda gpu: (-(gpu.memory_total_bytes or 0), gpu.index))
+    return ",".join(str(index) for index in sorted(gpu.index for gpu in by_size[:2]))
+
+
 def prove_and_keep(
     facts: Facts, paths: Paths, report: Reporter, python: Path | None = None
 ) -> Proof:
@@ -108,9 +120,10 @@ def prove_and_keep(
         )
     python = python or _engine_python(paths)
     report(Progress("control arm: all-reduce without peer access"))
-    off = run_arm(python, peers=False)
+    cards = largest_pair(facts)
+    off = run_arm(python, peers=False, cards=cards)
     report(Progress(f"control arm: {off.ended}; now with peer access"))
-    on = run_arm(python, peers=True) if off.ended == "ok" else Arm("failed", "not run")
+    on = run_arm(python, peers=True, cards=cards) if off.ended == "ok" else Arm("failed", "not run")
     report(Progress(f"with peer access: {on.ended} ({on.said})"))
     proof = Proof(
         verdict=judge(on, off),

@@ -133,6 +133,7 @@ def observer_for(
         log=engine.log_path(deployment),
         checkpoint=(checkpoint_of(profile), *((Path(pack),) if pack else ())),
         container=deployment.engine == "docker",
+        gpus=_cards(situation),
     )
     return Observer(
         eyes=Sampling(subject, events=_container_events(deployment, state)),
@@ -142,6 +143,14 @@ def observer_for(
         file=state.samples_file,
         background=Background(user_paths().background),
     )
+
+
+def _cards(situation: Situation) -> frozenset[int] | None:
+    """Indices of the engine's cards; None: all there are."""
+    from dsctl.planning.cards import chosen
+
+    taken = chosen(situation.profile.hardware, situation.facts.gpus)
+    return frozenset(gpu.index for gpu in taken) or None
 
 
 def _container_events(

@@ -13,7 +13,7 @@ from dsctl.host.collect import collect
 from dsctl.paths import Paths
 from dsctl.preflight import prove
 from dsctl.preflight.p2p_collective import expected
-from dsctl.preflight.prove import Arm, judge, prove_and_keep, run_arm
+from dsctl.preflight.prove import Arm, judge, largest_pair, prove_and_keep, run_arm
 
 HOSTS = Path(__file__).parents[2] / "hosts"
 
@@ -87,6 +87,19 @@ def test_the_arms_differ_in_peer_access_alone(
     )
     assert run_arm(Path(sys.executable), peers=False, deadline_s=20).said == "1 None"
     assert run_arm(Path(sys.executable), peers=True, deadline_s=20).said == "None SYS"
+
+
+def test_the_pair_is_that_of_the_engine_and_not_of_the_display(
+    script: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    dual = collect(HOSTS / "workstation-dual-healthy")
+    small = collect(HOSTS / "display-card").gpus[0]
+    large = tuple(g.model_copy(update={"index": g.index + 1}) for g in dual.gpus)
+    facts = dual.model_copy(update={"gpus": (small, *large)})
+    assert largest_pair(facts) == "1,2"
+    assert largest_pair(dual) == "0,1"
+    script.write_text("import os; print(os.environ.get('CUDA_VISIBLE_DEVICES'))")
+    assert run_arm(Path(sys.executable), peers=True, deadline_s=20, cards="1,2").said == "1,2"
 
 
 def test_without_two_cards_there_is_nothing_to_prove(tmp_path: Path) -> None:
