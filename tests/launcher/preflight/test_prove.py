@@ -95,7 +95,9 @@ def test_the_pair_is_that_of_the_engine_and_not_of_the_display(
     dual = collect(HOSTS / "workstation-dual-healthy")
     small = collect(HOSTS / "display-card").gpus[0]
     large = tuple(g.model_copy(update={"index": g.index + 1}) for g in dual.gpus)
-    facts = dual.model_copy(update={"gpus": (small, *large)})
+    assert dual.nvml is not None
+    seen = dual.nvml.model_copy(update={"gpus": (small, *large)})
+    facts = dual.model_copy(update={"nvml": seen})
     assert largest_pair(facts) == "1,2"
     assert largest_pair(dual) == "0,1"
     script.write_text("import os; print(os.environ.get('CUDA_VISIBLE_DEVICES'))")
