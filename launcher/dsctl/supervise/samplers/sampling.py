@@ -33,7 +33,7 @@ _PACES: dict[str, tuple[float | None, float | None]] = {
     "processes": (1.0, 5.0),
     "cgroup": (1.0, 5.0),
     "host": (1.0, 5.0),
-    "checkpoint": (2.0, None),
+    "checkpoint": (4.0, None),  # the dearest: it reads the maps of every process
     "gpus": (2.0, 5.0),
     "kernel": (2.0, 5.0),
     "metrics": (None, 5.0),
