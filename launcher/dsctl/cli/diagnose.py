@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -45,9 +46,15 @@ def _of_bundle(files: list[str]) -> Diagnosis | None:
     """The diagnosis of a bundle of `dsctl bundle`, where that is what is given."""
     if len(files) != 1 or not files[0].endswith((".tar.gz", ".tgz", ".tar")):
         return None
+    from dsctl.errors import ConfigError
     from dsctl.supervise.bundle import diagnose_bundle, is_bundle
 
-    return diagnose_bundle(files[0]) if is_bundle(files[0]) else None
+    if Path(files[0]).is_file() and not is_bundle(files[0]):
+        raise ConfigError(
+            f"{files[0]} is no bundle, or a damaged one",
+            remedy="give what `dsctl bundle` wrote, whole; of another archive the log in it",
+        )
+    return diagnose_bundle(files[0])
 
 
 def _deployment_log() -> list[str]:

@@ -27,11 +27,14 @@ def unit(
     from pathlib import Path
 
     from dsctl.cli.up import parse_overrides
+    from dsctl.planning.catalog import load_profile
     from dsctl.supervise.background import arguments_of
-    from dsctl.supervise.prepare import Request, checked
+    from dsctl.supervise.prepare import AUTO, Request, checked
     from dsctl.supervise.unit import unit_text
 
     request = checked(Request(profile, parse_overrides(set_ or []), engine, metrics=metrics))
+    if request.profile != AUTO:  # now, and not at the next boot
+        load_profile(request.profile, request.overrides)
     beside = Path(sys.executable).with_name("dsctl")
     program = [str(beside)] if beside.exists() else [sys.executable, "-P", "-m", "dsctl"]
     env = {name: os.environ[name] for name in sorted(os.environ) if name.startswith("XDG_")}

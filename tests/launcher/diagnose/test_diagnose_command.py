@@ -148,3 +148,12 @@ def test_a_faulty_cause_file_is_named_by_file_line_and_key(
         load_catalog([path], contexts)
     assert f"{path}:2" in caught.value.message
     assert says in caught.value.message
+
+
+def test_an_archive_that_is_no_bundle_is_not_read_as_a_log(tmp_path: Path) -> None:
+    archive = tmp_path / "report.tar.gz"
+    archive.write_bytes(os.urandom(2000))
+    ran = _dsctl(str(archive))
+    assert ran.returncode == 2
+    assert b"report.tar.gz is no bundle" in ran.stderr
+    assert ran.stdout == b""
