@@ -94,7 +94,13 @@ def test_the_whole_chain(dsctl: Dsctl) -> None:
 
 
 @pytest.mark.parametrize(
-    "event", ["preflight", "start", pytest.param("load-start", marks=pytest.mark.long), "kv-cache"]
+    "event",
+    [
+        "preflight",
+        "start",
+        pytest.param("load-start", marks=pytest.mark.long),
+        pytest.param("kv-cache", marks=pytest.mark.long),
+    ],
 )
 def test_ctrl_c_leaves_nothing_running(dsctl: Dsctl, event: str) -> None:
     process = dsctl.start_up()
@@ -159,6 +165,7 @@ def test_a_stopped_engine_is_not_called_up(dsctl: Dsctl) -> None:
     assert "does not answer" in again.stderr
 
 
+@pytest.mark.long
 def test_a_closed_terminal_cancels_an_attached_start_but_not_a_detached_one(dsctl: Dsctl) -> None:
     attached = dsctl.start_up()
     events_until(attached, "start")

@@ -94,6 +94,7 @@ def two_bit(pack: str, tmp_path_factory: pytest.TempPathFactory) -> Said:
         down(alone)
 
 
+@pytest.mark.long
 def test_a_base_cache_and_mapped_layers_say_what_resident_experts_say(
     dsctl: Dsctl, pack: str, two_bit: Said
 ) -> None:
