@@ -14,6 +14,22 @@ from typing import IO
 from dsctl.errors import ConfigError
 
 
+def read_text(path: Path) -> str:
+    """A whole text file (UTF-8).
+
+    Raises:
+        ConfigError: it cannot be read, or is not text.
+    """
+    try:
+        return path.read_text(encoding="utf-8")
+    except UnicodeDecodeError:
+        raise ConfigError(
+            f"{path}: not text", remedy="give the file that was meant; this one is damaged"
+        ) from None
+    except OSError as error:
+        raise ConfigError(f"{path}: {error.strerror or error}", remedy="check the path") from None
+
+
 def write_atomically(path: Path, text: str, *, mode: int = 0o644) -> None:
     """Write, sync, rename: a reader sees the old text or the new, never half of either.
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from dsctl.bench.figures import gaps_of, summarise
 from dsctl.bench.schema import BenchResult, Cell, Summary
 from dsctl.errors import ConfigError
+from dsctl.files import read_text
 from dsctl.measure.statistics import Spread, quantile
 
 if TYPE_CHECKING:
@@ -59,7 +60,13 @@ def charts(results: Named, plan: Path | None = None) -> dict[str, Figure]:
             found[name] = figure
     if plan is not None:
         figure, axes = _figure(height=1.8)
-        _memory(axes, json.loads(plan.read_text(encoding="utf-8")))
+        try:
+            _memory(axes, json.loads(read_text(plan)))
+        except (ValueError, KeyError, TypeError):
+            raise ConfigError(
+                f"--plan {plan} is not a plan",
+                remedy="`dsctl plan --profile P --format json > FILE`",
+            ) from None
         found["memory"] = figure
     return found
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from dsctl.bench.schema import BenchResult
 from dsctl.errors import ConfigError
-from dsctl.files import write_atomically
+from dsctl.files import read_text, write_atomically
 
 
 def save_bench(result: BenchResult, path: Path) -> None:
@@ -33,9 +33,7 @@ def load_bench(path: Path) -> BenchResult:
     from pydantic import ValidationError
 
     try:
-        return BenchResult.model_validate_json(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise ConfigError(f"{path}: {error.strerror}", remedy="check the path") from None
+        return BenchResult.model_validate_json(read_text(path))
     except ValidationError as error:
         first = error.errors()[0]
         key = ".".join(str(part) for part in first["loc"]) or "the document"

@@ -152,12 +152,17 @@ def ab(
     from dsctl.bench.arms import parse_arm, spec_preset
     from dsctl.errors import ConfigError
     from dsctl.files import write_atomically
+    from dsctl.paths import make_writable
 
     if preset is not None and (preset != "spec" or b is not None):
         raise ConfigError(
             f"--preset {preset}: give `--preset spec` and one profile",
             remedy="e.g. `dsctl bench ab dual96-dspark --preset spec`",
         )
+    if not 0 < alpha < 1:
+        raise ConfigError(f"--alpha {alpha:g}: no error rate", remedy="give one between 0 and 1")
+    if out is not None:  # before hours of measuring
+        make_writable(out.absolute().parent, "output")
     if preset is None and b is None:
         raise ConfigError(
             "there is only one arm", remedy="give two, or a profile and --preset spec"

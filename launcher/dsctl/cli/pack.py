@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -9,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from dsctl.cli.output import Format, FormatOption, note
+from dsctl.errors import ConfigError
 
 if TYPE_CHECKING:
     from dsctl.engine.pack import PackReport
@@ -129,6 +131,11 @@ def prune(
     old = [entry for entry in looked.body["entries"] if entry["old"]]
     if format_ is Format.TEXT:
         _list_entries(looked.body["entries"])
+    if old and not (dry_run or yes or sys.stdin.isatty()):
+        raise ConfigError(
+            f"{len(old)} old ones could go, and there is no terminal to ask",
+            remedy="give --yes, or --dry-run to see them",
+        )
     agreed = bool(old) and not dry_run and (yes or typer.confirm("remove the old ones?", err=True))
     report = _run(["prune", str(out), "--yes"]) if agreed else looked
     if format_ is Format.JSON:

@@ -23,15 +23,19 @@ def unit(
 ) -> None:
     """Print a systemd unit that keeps this deployment up."""
     import os
+    import re
     import sys
     from pathlib import Path
 
     from dsctl.cli.up import parse_overrides
+    from dsctl.errors import ConfigError
     from dsctl.planning.catalog import load_profile
     from dsctl.supervise.background import arguments_of
     from dsctl.supervise.prepare import AUTO, Request, checked
     from dsctl.supervise.unit import unit_text
 
+    if system is not None and not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_.-]*\$?", system):
+        raise ConfigError(f"--system {system!r}: no user name", remedy="e.g. `--system dsctl`")
     request = checked(Request(profile, parse_overrides(set_ or []), engine, metrics=metrics))
     if request.profile != AUTO:  # now, and not at the next boot
         load_profile(request.profile, request.overrides)

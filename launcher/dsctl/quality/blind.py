@@ -9,16 +9,19 @@ import re
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import TypeVar
 
-from pydantic import Field
+from pydantic import Field, ValidationError
 
 from dsctl.errors import ConfigError, NotGoodError
-from dsctl.files import write_atomically
+from dsctl.files import read_text, write_atomically
 from dsctl.model.base import Value
 from dsctl.quality.answers import Answer, CaseRecord
 from dsctl.quality.grades import Grade
 from dsctl.quality.rundir import RunDirectory
 from dsctl.quality.schema import Suite
+
+T = TypeVar("T", bound=Value)
 
 #: Names by which models give themselves away.
 _IDENTITIES = [
@@ -139,7 +142,7 @@ class GradingDirectory:
 
     def session(self) -> Session:
         """The session as it was begun."""
-        return Session.model_validate_json((self.path / "session.json").read_text())
+        return self._read("session.json", Session)
 
     @property
     def is_locked(self) -> bool:
@@ -197,12 +200,21 @@ class GradingDirectory:
         """
         if not self.is_locked:
             raise NotGoodError("not locked yet: identities stay hidden", remedy="lock first")
-        lock = Lock.model_validate_json((self.path / "locked.json").read_text())
+        lock = self._read("locked.json", Lock)
         if lock.grades_digest != self._grades_digest():
             raise NotGoodError(
                 f"grades under {self.path} were changed after the lock", remedy="grade again"
             )
-        return Key.model_validate_json((self.path / "key.json").read_text())
+        return self._read("key.json", Key)
+
+    def _read(self, name: str, kind: type[T]) -> T:
+        path = self.path / name
+        try:
+            return kind.model_validate_json(read_text(path))
+        except ValidationError:
+            raise ConfigError(
+                f"{path} is damaged", remedy=f"move {self.path} away and grade again"
+            ) from None
 
     def _grades_digest(self) -> str:
         files = sorted((self.path / "grades").glob("*.json"))

@@ -6,6 +6,7 @@ from importlib import resources
 from pathlib import Path
 
 from dsctl.errors import ConfigError
+from dsctl.files import read_text
 from dsctl.quality.schema import Suite
 
 
@@ -26,7 +27,7 @@ def load_suite(name: str) -> Suite:
         path = Path(name)
         if not path.is_file():
             raise ConfigError(f"there is no suite file {path}", remedy="check the path")
-        return parse_suite(path.read_text(encoding="utf-8"), str(path))
+        return parse_suite(read_text(path), str(path))
     source = resources.files("dsctl.quality") / "suites" / f"{name}.yaml"
     if not source.is_file():
         raise ConfigError(

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 from pydantic import Field, ValidationError
 
 from dsctl.errors import ConfigError, NotGoodError
-from dsctl.files import write_atomically
+from dsctl.files import read_text, write_atomically
 from dsctl.measure.conditions import Conditions
 from dsctl.model.base import Value
 from dsctl.quality.answers import CaseRecord
@@ -113,13 +113,13 @@ class RunDirectory:
 
     def _read(self, name: str, kind: type[T]) -> T:
         path = self.path / name
-        try:
-            return kind.model_validate_json(path.read_text(encoding="utf-8"))
-        except OSError:
+        if not path.is_file():
             raise ConfigError(
                 f"{self.path} is not a quality run: {name} is missing",
                 remedy="give the directory that `dsctl quality run --out DIR` made",
-            ) from None
+            )
+        try:
+            return kind.model_validate_json(read_text(path))
         except ValidationError as error:
             first = error.errors()[0]
             key = ".".join(str(part) for part in first["loc"])

@@ -22,3 +22,13 @@ def test_an_unknown_profile_is_refused_now_and_not_at_the_next_boot(
 def test_a_known_one_becomes_a_unit(profile: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(build_app(), ["unit", "--profile", profile]) == 0
     assert "Type=notify" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("user", ["a\nb", "%h", "", "a b"])
+def test_what_is_no_user_never_gets_into_a_unit(
+    user: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(build_app(), ["unit", "--profile", "cpu-canary", "--system", user]) == 2
+    told = capsys.readouterr()
+    assert told.out == ""
+    assert "no user name" in told.err
